@@ -1,0 +1,1 @@
+"""voicepipe: a real-time voice agent framework built around a latency budget."""
