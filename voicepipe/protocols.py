@@ -215,8 +215,12 @@ class Transport(Protocol):
     """Where the caller is. Frames in, frames out, on one clock.
 
     The clock: caller sample n (16 kHz) and agent sample m (`output_rate_hz`) happen at the same
-    moment when n / 16000 == m / output_rate_hz.
+    moment when n / 16000 == m / output_rate_hz; `now_s` is that moment now.
     """
+
+    def now_s(self) -> float:
+        """Media time now, in seconds since caller sample 0; follows the event loop's clock."""
+        ...
 
     @property
     def output_rate_hz(self) -> int:
