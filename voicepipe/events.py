@@ -25,9 +25,16 @@ class Event:
 
     def to_json(self) -> dict[str, object]:
         """The event as a JSON-ready dict, first keys `t_media_s`, `t_loop_s`, `type`."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        times = {name: round(fields.pop(name), 6) for name in ("t_media_s", "t_loop_s")}
+        fields = {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        times = {name: fields.pop(name) for name in ("t_media_s", "t_loop_s")}
         return {**times, "type": type(self).__name__, **fields}
+
+
+def _plain(value: object) -> object:
+    """JSON knows no nan: null stands for "not known"; microseconds are enough."""
+    if isinstance(value, float):
+        return round(value, 6) if math.isfinite(value) else None
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
