@@ -103,14 +103,22 @@ class Recorder:
     on.
     """
 
-    def __init__(self, directory: Path, tape: Tape, events: IO[str]) -> None:
+    def __init__(
+        self, directory: Path, tape: Tape, events: IO[str], config: Mapping[str, object]
+    ) -> None:
         self.directory = directory
         self.error: ComponentError | None = None
+        self._config = dict(config)
         self._tape = tape
         self._events = events
 
     def __call__(self, event: Event) -> None:
         self._try(lambda: self._log(json.dumps(event.to_json())))
+
+    def describe(self, more: Mapping[str, object]) -> None:
+        """Add what became known during the session to `config.json`."""
+        self._config |= more
+        self._try(lambda: _write_config(self.directory, self._config))
 
     def hear(self, frame: AudioFrame) -> None:
         self._try(lambda: self._tape.hear(frame))
@@ -182,6 +190,11 @@ class RecordedTransport:
         return self._transport.heard_until()
 
 
+def _write_config(directory: Path, config: Mapping[str, object]) -> None:
+    text = json.dumps(config, indent=2, sort_keys=True) + "\n"
+    (directory / "config.json").write_text(text, encoding="utf-8")
+
+
 @contextmanager
 def recording(
     directory: Path, transport: Transport, config: Mapping[str, object]
@@ -191,8 +204,7 @@ def recording(
     the directory cannot be written."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(config, indent=2, sort_keys=True) + "\n"
-        (directory / "config.json").write_text(text, encoding="utf-8")
+        _write_config(directory, config)
         tape = Tape(directory / "call.wav", transport.output_rate_hz)
         events = (directory / "events.jsonl").open("w", encoding="utf-8")
     except OSError as error:
@@ -201,7 +213,7 @@ def recording(
             "on a disk with free space"
         ) from error
     with events:
-        recorder = Recorder(directory, tape, events)
+        recorder = Recorder(directory, tape, events, config)
         try:
             yield RecordedTransport(transport, recorder), recorder
         finally:

@@ -147,7 +147,9 @@ class MemoryTransport:
         last_s = self._last_end_s()
         if cue.on == "agent_speech":
             began_s = self._agent.first_sound_after(last_s)
-            return began_s is not None and now_s >= began_s + delay_s or self._tired(now_s, last_s)
+            if began_s is None:
+                return self._tired(now_s, last_s)
+            return now_s >= began_s + delay_s
         if not self._said_at:
             return now_s >= delay_s
         turn = self._turns[len(self._said_at) - 1]
