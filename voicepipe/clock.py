@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -46,15 +45,16 @@ class Worker:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"voicepipe-{name}")
 
     async def run(self, job: Callable[[*Ts], T], *args: *Ts) -> T:
+        job_future = self._executor.submit(job, *args)
+        future = asyncio.wrap_future(job_future)
         loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(self._executor, job, *args)
+        if isinstance(loop, VirtualLoop):
+            loop.count_job(future)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            if not future.cancel():
-                await asyncio.wait([future])
-                if not future.cancelled():
-                    future.exception()  # retrieved: the job's result has no reader any more
+            if not job_future.cancel():
+                await _settled(future)
             raise
 
     def close(self) -> None:
@@ -71,6 +71,17 @@ class Worker:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+async def _settled(future: asyncio.Future[T]) -> None:
+    """Wait for `future` whatever happens meanwhile; its result has no reader any more."""
+    while not future.done():
+        try:
+            await asyncio.wait([future])
+        except asyncio.CancelledError:
+            continue  # the first cancel is raised by our caller
+    if not future.cancelled():
+        future.exception()
 
 
 class _VirtualSelector(selectors.SelectSelector):
@@ -109,7 +120,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         super().__init__(selector)
         selector.loop = self
         self._now_s = 0.0
-        self._lock = threading.Lock()
         self.n_jobs = 0
         """Executor jobs submitted and not yet delivered to the loop."""
 
@@ -123,9 +133,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self, executor: Any, func: Callable[[*Ts], T], *args: *Ts
     ) -> asyncio.Future[T]:
         future = super().run_in_executor(executor, func, *args)
+        self.count_job(future)
+        return future
+
+    def count_job(self, future: asyncio.Future[T]) -> None:
+        """Let the clock stand until `future`, the result of a thread's job, is delivered."""
         self.n_jobs += 1
         future.add_done_callback(self._job_done)
-        return future
 
     def _job_done(self, _: object) -> None:
         self.n_jobs -= 1
