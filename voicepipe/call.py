@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -128,7 +129,9 @@ class Call:
             reading.cancel()
         for alarm in alarms:
             alarm.cancel()
-        await socket.close(farewell.close_code, farewell.code)
+        with suppress(TimeoutError):  # a client that does not read keeps `close` waiting: whoever
+            async with asyncio.timeout(PATIENCE_S):  # opened the socket then cuts it
+                await socket.close(farewell.close_code, farewell.code)
         heard = f", {self._transport.summary}" if self._transport else ""
         log.info("call %s: over (%s)%s", self._name, farewell.code or "ended", heard)
 
