@@ -238,10 +238,11 @@ def test_playback_hardly_starves(text: str) -> None:
 
 
 def test_playback_of_ordinary_sentences_does_not_starve() -> None:
+    """All the waiting is behind "Sure!", where a listener expects a pause."""
     text = (
         "Sure! The old town is lovely in the evening, and most museums stay open until nine. I "
         "would start at the cathedral, walk down to the river and have dinner there. Shall I look "
         "for a restaurant? There is one with a terrace right by the bridge that opens at six."
     )
     assert starvation_s(text, letters_per_s=100, real_time_factor=0.1) < 0.3
-    assert starvation_s(text, letters_per_s=300, real_time_factor=0.1) == 0
+    assert starvation_s(text, letters_per_s=300, real_time_factor=0.1) < 0.05
