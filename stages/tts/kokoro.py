@@ -174,11 +174,5 @@ class KokoroTTS:
     def open(
         self, phrases: AsyncIterator[Phrase], *, sample_rate_hz: int
     ) -> AbstractAsyncContextManager[AsyncIterator[AudioFrame]]:
-        speaker = Speaker(
-            partial(in_worker, self._voice, self._worker),
-            str,
-            SAMPLE_RATE_HZ,
-            sample_rate_hz,
-            self._pauses,
-        )
-        return speaking(phrases, speaker)
+        say = partial(in_worker, self._voice, self._worker)
+        return speaking(phrases, Speaker(say, SAMPLE_RATE_HZ, sample_rate_hz, self._pauses))

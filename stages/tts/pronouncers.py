@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
+from typing import Literal, get_args
 
 from stages.tts.lexicon import LexiconPronouncer
 from stages.tts.pronounce import EspeakPronouncer, Pronouncer
 from voicepipe.errors import UsageError
 
-PronouncerName = Literal["lexicon", "espeak"]
-
-PRONOUNCERS: dict[str, Callable[[], Pronouncer]] = {
-    "lexicon": LexiconPronouncer,
-    "espeak": EspeakPronouncer,
-}
+PronouncerName = Literal["espeak", "lexicon"]
 
 
-def pronouncer_named(name: str) -> Pronouncer:
-    """Raises UsageError for an unknown name (lists the known), ComponentError when the package
-    behind it is missing."""
-    if name not in PRONOUNCERS:
-        raise UsageError(f"unknown pronouncer {name!r}: use one of {', '.join(PRONOUNCERS)}")
-    return PRONOUNCERS[name]()
+def pronouncer_named(name: str, language: str = "en-us") -> Pronouncer:
+    """The pronouncer for a language, which has espeak's name. Raises UsageError for an unknown
+    name (lists the known) or a language it does not know, ComponentError when the package behind
+    it is missing."""
+    match name:
+        case "espeak":
+            return EspeakPronouncer(language)
+        case "lexicon" if language.startswith("en"):
+            return LexiconPronouncer()
+        case "lexicon":
+            raise UsageError(f"pronouncer 'lexicon' knows English, not {language!r}: use 'espeak'")
+    raise UsageError(
+        f"unknown pronouncer {name!r}: use one of {', '.join(get_args(PronouncerName))}"
+    )

@@ -24,6 +24,8 @@ from voicepipe.frames import AudioFrame, Pcm
 from voicepipe.protocols import Phrase
 from voicepipe.resample import Resampler
 
+speakable = str
+
 Say = Callable[[str], AsyncGenerator[Piece, None]]
 """Speaks plain words, piece by piece."""
 
@@ -63,6 +65,7 @@ class Pauses:
 
 
 PAUSES = Pauses()
+NO_PAUSES = Pauses(0.0, 0.0, 0.0)
 
 
 class Trim:
@@ -141,15 +144,14 @@ class FrameCutter:
 class Speaker:
     """Makes the frames of one reply, phrase after phrase."""
 
-    def __init__(
-        self, say: Say, speakable: Callable[[str], str], voice_hz: int, rate_hz: int, pauses: Pauses
-    ) -> None:
+    def __init__(self, say: Say, voice_hz: int, rate_hz: int, pauses: Pauses) -> None:
+        """`voice_hz` is the voice's own rate, `rate_hz` the wanted one. Raises UsageError for a
+        rate outside `RATES_HZ`."""
         if not RATES_HZ[0] <= rate_hz <= RATES_HZ[1]:
             raise UsageError(
                 f"text-to-speech at {rate_hz} Hz: give a rate from {RATES_HZ[0]} to {RATES_HZ[1]}"
             )
         self._say = say
-        self._speakable = speakable
         self._voice_hz = voice_hz
         self._rate_hz = rate_hz
         self._pauses = pauses
@@ -159,7 +161,7 @@ class Speaker:
     async def speak(self, phrase: Phrase) -> AsyncGenerator[list[AudioFrame], None]:
         """The frames of the next phrase, as they come. The silence that follows the phrase before
         is put in front, so that none is made at the end of a reply."""
-        spoken = self._speakable(phrase.text)
+        spoken = speakable(phrase.text)
         placing = _Placing(self._cutter, labels_of(phrase.text, spoken), self._voice_hz)
         trim = Trim(self._voice_hz)
         resampler = Resampler(self._voice_hz, self._rate_hz)
