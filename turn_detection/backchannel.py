@@ -1,0 +1,42 @@
+"""Words by which a listener says "I follow, go on": they take no turn and stop nobody."""
+
+from __future__ import annotations
+
+import re
+
+from voicepipe.wording import normalised
+
+MAX_WORDS = 4
+"""What is longer is meant to be heard, whatever it is made of."""
+
+_PHRASES = frozenset(
+    """yeah, yes, yep, yup, ya, okay, ok, right, sure, alright, all right, i see, got it, i know,
+    oh, ah, aha, wow, oh wow, huh, great, good, nice, cool, fine, true, exactly, indeed, really,
+    absolutely, definitely, totally, of course, go on, makes sense, that makes sense, that's right,
+    you're right, fair enough, no way, interesting, perfect, awesome, amazing, gotcha, mkay, oops,
+    bless you, thanks, thank you""".replace("\n", " ").split(",")
+)
+_KNOWN = frozenset(" ".join(phrase.split()) for phrase in _PHRASES)
+_LONGEST = max(len(phrase.split()) for phrase in _KNOWN)
+
+_HUM = re.compile(r"(?:m+h*m*|h+m+|u+h+|u+m+|h+u+h+|e+r+m*|a+h+|o+h+|eh+|uhhuh|mhmm*|uhhu+h)")
+"""One syllable of humming as STTs write it: mm, hmm, mhm, uh, huh, um, ah, oh."""
+
+
+def is_backchannel(text: str) -> bool:
+    """Whether `text` is nothing but acknowledgement, at most `MAX_WORDS` words of it. Not the
+    empty text, which says nothing at all."""
+    words = normalised(text).split()
+    return 0 < len(words) <= MAX_WORDS and _covered(words)
+
+
+def _covered(words: list[str]) -> bool:
+    """Whether known phrases, one after the other, make up all of `words`."""
+    if not words:
+        return True
+    if _HUM.fullmatch(words[0]) and _covered(words[1:]):
+        return True
+    return any(
+        " ".join(words[:n]) in _KNOWN and _covered(words[n:])
+        for n in range(1, min(_LONGEST, len(words)) + 1)
+    )
