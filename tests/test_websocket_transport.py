@@ -72,6 +72,19 @@ def test_the_stream_goes_on_in_real_time_and_ends_with_the_client() -> None:
     assert ends[-1] == pytest.approx(1.0, abs=0.03)
 
 
+def test_a_backlog_does_not_keep_others_from_running() -> None:
+    heard: list[AudioFrame] = []
+
+    async def scenario(transport: WebSocketTransport) -> None:
+        transport.heard(tone(80_000))  # five seconds that are all due
+        asyncio.get_running_loop().call_soon(transport.hang_up)
+        async with transport.open() as frames:
+            heard.extend([frame async for frame in frames])
+
+    call(scenario)
+    assert len(heard) < 5
+
+
 def test_a_flooding_client_is_told() -> None:
     async def scenario(transport: WebSocketTransport) -> None:
         answers = [transport.heard(tone(96_000)) for _ in range(8)]

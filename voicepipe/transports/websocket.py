@@ -77,6 +77,7 @@ class WebSocketTransport:
             now_s = self._loop.time()
             frame = self._caller.take(now_s)
             if frame is not None:
+                await asyncio.sleep(0)  # a backlog is caught up with, but not to the loop's harm
                 yield frame
                 continue
             wait_s = max(SHORTEST_WAIT_S, self._caller.wake_s() - now_s)
