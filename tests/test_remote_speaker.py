@@ -39,14 +39,25 @@ def test_clear_stops_what_is_heard_now() -> None:
     assert speaker.clear(160_000, 9.0) == 160_000  # nothing to stop
 
 
-def test_after_a_clear_the_count_goes_on_from_where_the_client_stopped() -> None:
+@pytest.mark.parametrize("pause_s", [0.0, 3.0])
+def test_after_a_clear_the_count_goes_on_from_where_the_client_stopped(pause_s: float) -> None:
+    speaker = RemoteSpeaker(RATE)
+    speaker.sent(0, 3_200, 5.0)
+    stop = speaker.clear(0, 5.1)
+    speaker.reported(1_520, 5.1)  # 5 ms less far than the clock said
+    again_s = 5.1 + pause_s
+    speaker.sent(stop, 3_200, again_s)
+    speaker.reported(1_520 + 800, again_s + 0.05)
+    assert speaker.heard_until(again_s + 0.05) == stop + 800
+
+
+def test_after_a_clear_without_a_report_the_clock_says_where_the_client_stopped() -> None:
     speaker = RemoteSpeaker(RATE)
     speaker.sent(0, 3_200, 5.0)
     speaker.clear(0, 5.1)
-    speaker.reported(1_680, 5.11)  # 5 ms further than the clock said
     speaker.sent(48_000, 3_200, 8.0)
-    speaker.reported(1_680 + 800, 8.05)
-    assert speaker.heard_until(8.05) == 48_800
+    speaker.reported(1_600 + 640, 8.05)  # 10 ms late
+    assert speaker.heard_until(8.05) == 48_640
 
 
 def test_a_player_with_a_buffer_of_its_own_is_believed() -> None:
