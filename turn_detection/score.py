@@ -23,9 +23,9 @@ class EndScore:
 
     bias: float = 0.0
     audio: float = 0.5
-    log_silence: float = 2.5
+    log_silence: float = 3.0
     ending: dict[Ending, float] = field(
-        default_factory=lambda: {Ending.COMPLETE: 1.0, Ending.OPEN: 0.0, Ending.UNFINISHED: -2.0}
+        default_factory=lambda: {Ending.COMPLETE: 2.04, Ending.OPEN: -0.05, Ending.UNFINISHED: -3.3}
     )
 
     def probability(self, p_audio: float, silence_s: float, end: Ending) -> float:
@@ -45,7 +45,7 @@ class PauseConfig:
     first_score_s: float = 0.15
     """Silence at which the end-of-turn model is first asked; then every `score_every_s`."""
     score_every_s: float = 0.1
-    eager_from: float = 0.35
+    eager_from: float = 0.3
     stable_text_s: float = 0.15
     """An interim transcript that has not changed for this long is good enough to prepare for."""
     max_eager: int = 3

@@ -1,0 +1,205 @@
+"""A call in simulated time: one caller's audio through a turn detector, with an STT, an
+end-of-turn model and an agent of known speed around it. No loop, no threads: a frame is a step.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from voicepipe import events as ev
+from voicepipe.frames import CALLER_RATE_HZ, AudioFrame
+from voicepipe.protocols import AgentState, ScoreRequest, TurnDetector
+from voicepipe.wording import same_words
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """What the caller says, and by when it has been said."""
+
+    end_s: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """How long the others take, and for how long the agent speaks."""
+
+    stt_s: float = 0.2
+    """From a pause (or an interim's moment) to its transcript; inf for an STT that is dead."""
+    interim_s: float = 0.3
+    """Between interim transcripts; inf for none."""
+    score_s: float = 0.12
+    """inf for a model that is dead."""
+    reply_s: float = 0.4
+    """From the text to the first audible sound."""
+    speaking_s: float = 3.0
+    """Length of a reply."""
+
+
+@dataclass(slots=True)
+class _Reply:
+    text: str
+    ready_s: float
+    released: bool
+    left_s: float
+    sounding_since_s: float | None = None
+
+
+@dataclass(slots=True)
+class Rehearsal:
+    """Feeds `detector` frame by frame, answers what it asks, and plays the agent."""
+
+    detector: TurnDetector
+    words: Sequence[Word] = ()
+    score: Callable[[ScoreRequest], float] = lambda _: 0.9
+    speeds: Speeds = field(default_factory=Speeds)
+
+    events: list[ev.Event] = field(default_factory=list)
+    sounds_s: list[tuple[float, float]] = field(default_factory=list)
+    """Stretches in which the agent was audible, its last one once it is over."""
+
+    _now_s: float = 0.0
+    _text_from_s: float = -1.0
+    _voiced_from_s: float | None = None
+    _next_interim_s: float = 0.0
+    _due: list[tuple[float, int, Callable[[], Sequence[ev.Event | ScoreRequest]]]] = field(
+        default_factory=list
+    )
+    _n_due: int = 0
+    _reply: _Reply | None = None
+    _held: _Reply | None = None
+
+    def hear(self, frame: AudioFrame) -> None:
+        """One step: the frame, then whatever became due while it was spoken."""
+        self._now_s = frame.end_s
+        self._take(self.detector.hear(frame))
+        while self._due and self._due[0][0] <= self._now_s:
+            self._take(heapq.heappop(self._due)[2]())
+        self._interim()
+        self._speak()
+
+    def _later(self, wait_s: float, what: Callable[[], Sequence[ev.Event | ScoreRequest]]) -> None:
+        if wait_s < 1e6:
+            self._n_due += 1
+            heapq.heappush(self._due, (self._now_s + wait_s, self._n_due, what))
+
+    def _take(self, decisions: Sequence[ev.Event | ScoreRequest]) -> None:
+        for decision in decisions:
+            if isinstance(decision, ScoreRequest):
+                self._ask(decision)
+            else:
+                self.events.append(decision)
+                self._follow(decision)
+
+    def _ask(self, request: ScoreRequest) -> None:
+        probability = self.score(request)
+        self._later(self.speeds.score_s, lambda: self.detector.scored(request, probability))
+
+    def _follow(self, event: ev.Event) -> None:
+        match event:
+            case ev.SpeechStarted():
+                self._voiced_from_s = event.t_media_s
+                self._next_interim_s = self._now_s + self.speeds.interim_s
+            case ev.SpeechPaused():
+                self._voiced_from_s = None
+                self._transcribe(event.t_media_s, final=True)
+            case ev.EagerEndOfTurn():
+                self._end_reply()
+                self._held = self._new_reply(event.text, released=False)
+                self._take(self.detector.pipeline_ready(False))
+            case ev.TurnResumed():
+                self._held = None
+            case ev.EndOfTurn():
+                self._commit(event.text)
+            case ev.TurnReopened():
+                self._end_reply()
+            case ev.BargeIn(text=""):
+                self._silence()
+            case ev.BargeIn():
+                self._end_reply()
+            case ev.AgentResumed():
+                self._resume()
+
+    # -- the STT -------------------------------------------------------------------------------
+
+    def _transcribe(self, end_s: float, *, final: bool) -> None:
+        said = [w for w in self.words if self._text_from_s < w.end_s <= end_s + 0.05]
+        transcript = ev.Transcript(
+            t_media_s=end_s,
+            text=" ".join(word.text for word in said),
+            final=final,
+            start_s=max(0.0, self._text_from_s),
+            end_s=end_s,
+        )
+        self._later(self.speeds.stt_s, lambda: self._transcribed(transcript))
+
+    def _transcribed(self, transcript: ev.Transcript) -> Sequence[ev.Event | ScoreRequest]:
+        self.events.append(transcript)
+        return self.detector.transcribed(transcript)
+
+    def _interim(self) -> None:
+        if self._voiced_from_s is not None and self._now_s >= self._next_interim_s:
+            self._next_interim_s += self.speeds.interim_s
+            self._transcribe(self._now_s, final=False)
+
+    # -- the agent -----------------------------------------------------------------------------
+
+    def _new_reply(self, text: str, *, released: bool) -> _Reply:
+        self._later(self.speeds.reply_s, lambda: self._ready(reply))
+        reply = _Reply(text, self._now_s + self.speeds.reply_s, released, self.speeds.speaking_s)
+        return reply
+
+    def _ready(self, reply: _Reply) -> Sequence[ev.Event | ScoreRequest]:
+        return self.detector.pipeline_ready(True) if reply is self._held else ()
+
+    def _commit(self, text: str) -> None:
+        self._end_reply()
+        self._text_from_s = self._now_s
+        held, self._held = self._held, None
+        if held is None or not same_words(held.text, text):
+            held = self._new_reply(text, released=True)
+        held.released = True
+        self._reply = held
+
+    def _speak(self) -> None:
+        reply = self._reply
+        if reply is None or not reply.released or self._now_s < reply.ready_s:
+            return
+        if reply.sounding_since_s is None:
+            reply.sounding_since_s = self._now_s
+            self._take(self.detector.agent(AgentState(True, self._now_s)))
+        elif self._now_s - reply.sounding_since_s >= reply.left_s:
+            self._end_reply()
+
+    def _silence(self) -> None:
+        """Held: it may go on from here."""
+        reply = self._reply
+        if reply is not None and reply.sounding_since_s is not None:
+            self.sounds_s.append((reply.sounding_since_s, self._now_s))
+            reply.left_s -= self._now_s - reply.sounding_since_s
+            reply.released, reply.sounding_since_s = False, None
+
+    def _resume(self) -> None:
+        if self._reply is not None:
+            self._reply.released = True
+
+    def _end_reply(self) -> None:
+        reply, self._reply = self._reply, None
+        if reply is None:
+            return
+        if reply.sounding_since_s is not None:
+            self.sounds_s.append((reply.sounding_since_s, self._now_s))
+        self._take(self.detector.agent(AgentState(False, self._now_s)))
+
+
+def silence(n_frames: int, start: int = 0) -> list[AudioFrame]:
+    """10 ms frames of nothing, from frame number `start` on."""
+    size = CALLER_RATE_HZ // 100
+    return [
+        AudioFrame(np.zeros(size, np.int16), CALLER_RATE_HZ, (start + n) * size)
+        for n in range(n_frames)
+    ]
