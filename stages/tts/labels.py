@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 _WORD = re.compile(r"\s*\S+")
+_SPOKEN_WORD = re.compile(r"\S*\w\S*")
+
+MAX_COMPARISONS = 4_000
+"""Matching 60 words with 60 takes a few milliseconds at most; phrases are shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +33,25 @@ def labels_of(text: str, spoken: str) -> list[Label]:
     """
     words = _with_the_rest(text)
     raw = [_bare(word) for word in words]
-    said = list(re.finditer(r"\S*\w\S*", spoken))
+    said = list(_SPOKEN_WORD.finditer(spoken))
     starts = [0] * len(words)
-    matcher = SequenceMatcher(None, raw, [_bare(m.group()) for m in said], autojunk=False)
-    for _, first, last, said_first, said_last in matcher.get_opcodes():
+    for first, last, said_first, said_last in _matched(raw, [_bare(m.group()) for m in said]):
         for i in range(first, last):
             j = said_first + (i - first) * (said_last - said_first) // (last - first)
             starts[i] = said[j].start() if j < len(said) else len(spoken)
     return [Label(word, start) for word, start in zip(words, starts, strict=True)]
+
+
+def _matched(raw: list[str], said: list[str]) -> Iterator[tuple[int, int, int, int]]:
+    """Ranges of both lists that belong together, in order; all of `raw` is in them."""
+    if len(raw) * len(said) > MAX_COMPARISONS and raw != said:
+        yield 0, len(raw), 0, len(said)
+    elif raw == said:
+        yield from ((i, i + 1, i, i + 1) for i in range(len(raw)))
+    else:
+        for _, *ranges in SequenceMatcher(None, raw, said, autojunk=False).get_opcodes():
+            first, last, said_first, said_last = ranges
+            yield first, last, said_first, said_last
 
 
 def _with_the_rest(text: str) -> list[str]:

@@ -15,6 +15,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from stages.tts.letters import letters_to_sound
 from stages.tts.pronounce import Alphabet, Sentence, Word
@@ -27,9 +28,18 @@ _STRESS = "ˈˌ"
 
 _TOKEN = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*['’]?|\d|[.,;:!?…—]")
 _PART = re.compile(r"[^-]+")
+_PUNCTUATION = frozenset(".,;:!?…—")
 _END_OF_SENTENCE = frozenset(".!?…")
 
 _DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    start: int
+    text: str
+    joined: bool
+    """Part of a hyphenated word: said in full, "A-M" is no "a"."""
 
 
 class LexiconPronouncer:
@@ -45,43 +55,45 @@ class LexiconPronouncer:
         tokens = list(self._tokens(text))
         sounds: list[str] = []
         following = ""  # what is said next; empty before punctuation and at the end
-        for _, token in reversed(tokens):
-            sound = self._word(token, following) if token[0].isalnum() else ""
-            sounds.insert(0, sound)
-            following = sound
+        for token in reversed(tokens):
+            following = self._sound(token, following)
+            sounds.append(following)
         sentences: list[Sentence] = []
         sentence: Sentence = []
-        for (start, token), sound in zip(tokens, sounds, strict=True):
+        for token, sound in zip(tokens, reversed(sounds), strict=True):
             if sound:
                 if sentence:
                     sentence[-1] = Word(sentence[-1].start, sentence[-1].phonemes + " ")
-                sentence.append(Word(start, sound))
-            elif sentence and not token[0].isalnum():
+                sentence.append(Word(token.start, sound))
+            elif sentence and token.text in _PUNCTUATION:
                 last = sentence[-1]
-                if last.phonemes[-1] not in ".,;:!?…—":
-                    sentence[-1] = Word(last.start, last.phonemes + token)
-                if token in _END_OF_SENTENCE:
+                if last.phonemes[-1] not in _PUNCTUATION:
+                    sentence[-1] = Word(last.start, last.phonemes + token.text)
+                if token.text in _END_OF_SENTENCE:
                     sentences.append(sentence)
                     sentence = []
         return [*sentences, sentence] if sentence else sentences
 
-    def _tokens(self, text: str) -> Iterator[tuple[int, str]]:
-        """Words, digits and punctuation with their places; "uh-huh" is a word, "well-kept" two."""
+    def _tokens(self, text: str) -> Iterator[_Token]:
+        """Words, digits and punctuation; "uh-huh" is one word, "well-kept" and "P-M" are two."""
         for found in _TOKEN.finditer(text):
-            token = _plain(found.group())
-            if "-" not in token or self._listed(token):
-                yield found.start(), token
+            plain = _plain(found.group())
+            if plain.isdecimal():
+                for digit in plain:
+                    yield _Token(found.start(), _DIGITS[int(digit)], joined=True)
+            elif "-" not in plain or self._listed(plain):
+                yield _Token(found.start(), plain, joined=False)
             else:
-                for part in _PART.finditer(token):
-                    yield found.start() + part.start(), part.group()
+                for part in _PART.finditer(plain):
+                    yield _Token(found.start() + part.start(), part.group(), joined=True)
 
-    def _word(self, word: str, following: str) -> str:
-        """How one word sounds before `following`; "" when it cannot be said."""
-        if word.isdigit():
-            return self._word(_DIGITS[int(word)], following)
-        if not word.isascii():
+    def _sound(self, token: _Token, following: str) -> str:
+        """How a token sounds before `following`; "" when it has no sound."""
+        word = token.text
+        if not word[0].isalpha() or not word.isascii():
             return ""
-        sound = self._in_context(word, following) or self._listed(word, following)
+        sound = "" if token.joined else self._in_context(word, following)
+        sound = sound or self._listed(word, following)
         sound = sound or self._inflected(word) or self._taken_apart(word)
         return (sound or letters_to_sound(word.lower())).replace("ɾ", "T").replace("ʔ", "t")
 

@@ -79,6 +79,13 @@ def _float_tensor(name: str, rank: int) -> bytes:
     return _field(1, name.encode()) + _field(2, _field(1, bytes([1 << 3, _FLOAT]) + shape))
 
 
+def _text(payload: memoryview) -> str:
+    try:
+        return bytes(payload).decode()
+    except UnicodeDecodeError as error:
+        raise MalformedModel("a name is no text") from error
+
+
 @dataclass(frozen=True, slots=True)
 class _Node:
     name: str
@@ -92,7 +99,7 @@ def _node(body: memoryview, raw: memoryview) -> _Node:
     text: dict[int, list[str]] = {1: [], 2: [], 3: [""], 4: [""]}
     for number, payload, _ in _fields(body):
         if number in text:
-            text[number].append(bytes(payload).decode())
+            text[number].append(_text(payload))
     return _Node(text[3][-1], text[4][-1], tuple(text[1]), tuple(text[2]), raw)
 
 
@@ -118,8 +125,8 @@ class Graph:
                 case 1:
                     self.nodes.append(_node(payload, raw))
                 case 5:
-                    names = [bytes(p).decode() for n, p, _ in _fields(payload) if n == 8]
-                    self._initializers[names[0]] = raw
+                    name = next((_text(p) for n, p, _ in _fields(payload) if n == 8), "")
+                    self._initializers[name] = raw
                 case 11:
                     self._inputs.append(raw)
                 case 12:
@@ -150,8 +157,8 @@ class Graph:
             raise MalformedModel(f"no part of it is called {scope!r}")
         known = made.union(self._initializers, {""})
         crossing = list(dict.fromkeys(x for n in after for x in n.inputs if x not in known))
-        names = {id(node) for node in after}
-        before = [node for node in self.nodes if id(node) not in names]
+        dropped = {id(node) for node in after}
+        before = [node for node in self.nodes if id(node) not in dropped]
         outs = [_field(_OUTPUT, _field(1, name.encode())) for name in [*crossing, *also]]
         ins = [_field(_INPUT, _float_tensor(name, rank=3)) for name in crossing]
         return (

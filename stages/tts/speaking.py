@@ -58,10 +58,15 @@ class Pauses:
     """After anything else: a phrase was cut between two words."""
 
     def after(self, spoken: str) -> float:
-        end = spoken.rstrip(" \n\t\"'”’)]")[-1:]
-        if end and end in ".!?…":
-            return self.sentence_ms
-        return self.clause_ms if end and end in ",;:—–-" else self.word_ms
+        """The pause after a phrase that ends like `spoken`; what is not said does not count."""
+        for c in reversed(spoken):
+            if c in ".!?…":
+                return self.sentence_ms
+            if c in ",;:—–":
+                return self.clause_ms
+            if c.isalnum():
+                break
+        return self.word_ms
 
 
 PAUSES = Pauses()
@@ -124,17 +129,18 @@ class FrameCutter:
         return frames
 
     def flush(self) -> list[AudioFrame]:
-        """What is left of a phrase, as one short frame."""
-        return [self._cut(len(self._waiting))] if len(self._waiting) else []
+        """What is left of a phrase, as one short frame, with all labels that are left."""
+        return [self._cut(len(self._waiting), all_labels=True)] if len(self._waiting) else []
 
     def finish(self) -> list[AudioFrame]:
         """The end of the reply: text that found no sound goes on a frame of no samples."""
-        return [*self.flush(), self._cut(0)] if self._labels else self.flush()
+        frames = self.flush()
+        return [*frames, self._cut(0, all_labels=True)] if self._labels else frames
 
-    def _cut(self, n: int) -> AudioFrame:
+    def _cut(self, n: int, *, all_labels: bool = False) -> AudioFrame:
         samples, self._waiting = self._waiting[:n], self._waiting[n:]
         text = ""
-        while self._labels and (self._labels[0][0] < self._next + n or n == 0):
+        while self._labels and (all_labels or self._labels[0][0] < self._next + n):
             text += self._labels.popleft()[1]
         frame = AudioFrame(samples, self.rate_hz, self._next, text)
         self._next += n
