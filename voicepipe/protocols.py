@@ -75,6 +75,10 @@ class Reply(Protocol):
     @property
     def stats(self) -> ReplyStats: ...
 
+    def release(self) -> None:
+        """A reply asked for as `held` is certain to be wanted now: its steps come first."""
+        ...
+
     def adopt(self) -> None:
         """The conversation now contains the user's turn and this reply."""
         ...
@@ -95,8 +99,9 @@ class Conversation(Protocol):
         """A hint: the user's current turn starts with `text` (stable words). Prefills them."""
         ...
 
-    def reply(self, text: str) -> Reply:
-        """A reply to `text`, the whole user turn, on a fork of the conversation."""
+    def reply(self, text: str, *, held: bool = False) -> Reply:
+        """A reply to `text`, the whole user turn, on a fork of the conversation. `held`: it may
+        never be heard, so that replies somebody waits for come first until `Reply.release`."""
         ...
 
     def truncate(self, heard_text: str) -> None:

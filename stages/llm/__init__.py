@@ -1,1 +1,8 @@
-"""."""
+"""Language models: on this machine, at an OpenAI-compatible endpoint, or scripted."""
+
+from stages.llm.local import LocalLLM, ReplyLength
+from stages.llm.remote import OpenAILLM
+from stages.llm.sampling import Sampling
+from stages.llm.scripted import ScriptedLLM
+
+__all__ = ["LocalLLM", "OpenAILLM", "ReplyLength", "Sampling", "ScriptedLLM"]
