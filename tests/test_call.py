@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import numpy as np
 import pytest
@@ -25,12 +25,14 @@ from tests.served import (
 from tests.ws_client import converse
 from voicepipe import events as ev
 from voicepipe import wire
-from voicepipe.call import CallLimits, ServedSession
+from voicepipe.call import Call, CallLimits, ServedSession
+from voicepipe.clock import run_virtual
 from voicepipe.errors import ComponentError
 from voicepipe.frames import AudioFrame
 from voicepipe.protocols import Observer, Transport
 from voicepipe.server import serve
 from voicepipe.transports import CallerTurn, Cue
+from voicepipe.transports.outbox import PATIENCE_S
 
 # -- the conversation ----------------------------------------------------------------------------
 
@@ -234,14 +236,23 @@ def test_random_messages_leave_the_server_standing() -> None:
 # -- ends ----------------------------------------------------------------------------------------
 
 
-def test_end_closes_politely() -> None:
+def test_end_lets_the_session_end_by_itself() -> None:
+    ended: list[bool] = []
+
+    class Tidy(EchoSession):
+        async def run(self) -> None:
+            await super().run()
+            ended.append(True)
+
     async def main() -> None:
-        async with client_of() as client:
+        async with client_of(Tidy) as client:
             await client.send(bytes(640))
+            await until(client, "state")
             await client.send('{"type": "end"}')
             async for _ in client:
                 pass
             assert client.close_code == 1000
+        assert ended == [True]
 
     timed(main())
 
@@ -296,7 +307,7 @@ def test_a_client_that_does_not_read_is_dropped(caplog: pytest.LogCaptureFixture
         async def run(self) -> None:
             async with self._transport.open() as frames:
                 async for _ in frames:
-                    for _ in range(100):
+                    for _ in range(10):
                         self.tell(ev.Fault(t_media_s=0.0, kind="noise", detail="x" * 1_000))
 
     async def main() -> None:
@@ -317,6 +328,28 @@ def test_a_client_that_does_not_read_is_dropped(caplog: pytest.LogCaptureFixture
 
     timed(main())
     assert any("client too slow, dropped" in record.message for record in caplog.records)
+
+
+def test_a_dead_socket_ends_the_call_in_bounded_time() -> None:
+    class Dead:
+        """Said one thing once; takes nothing and does not even close."""
+
+        async def __aiter__(self) -> AsyncIterator[str | bytes]:
+            yield bytes(640)
+            await asyncio.Event().wait()
+
+        async def send(self, message: str | bytes) -> None:
+            await asyncio.Event().wait()
+
+        async def close(self, code: int = 1000, reason: str = "") -> None:
+            await asyncio.Event().wait()
+
+    async def main() -> float:
+        await Call("1", EchoSession).run(Dead())
+        assert others() == set()
+        return asyncio.get_running_loop().time()
+
+    assert run_virtual(main()) <= 3 * PATIENCE_S
 
 
 def test_a_session_that_breaks_tells_the_client_and_spares_the_others() -> None:
