@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from turn_detection.endpointing import Decisions, State, TurnMachine
+from turn_detection.voice import VoiceEdge
 from voicepipe import events as ev
 from voicepipe.frames import CALLER_RATE_HZ, AudioFrame
-from voicepipe.protocols import AgentState, ScoreRequest, TurnDetector
+from voicepipe.protocols import AgentState, Float32, ScoreRequest, TurnDetector
 from voicepipe.wording import same_words
 
 
@@ -194,6 +196,34 @@ class Rehearsal:
         if reply.sounding_since_s is not None:
             self.sounds_s.append((reply.sounding_since_s, self._now_s))
         self._take(self.detector.agent(AgentState(False, self._now_s)))
+
+
+class SilentDetector:
+    """A turn machine whose voice begins and ends on cue, known 60 and 100 ms late: no audio."""
+
+    def __init__(self, spans: Sequence[tuple[float, float]], *, with_model: bool = True) -> None:
+        self._machine = TurnMachine(self._audio if with_model else None)
+        self._now = 0
+        self._edges = {
+            round(at_s * 100) + known_frames: VoiceEdge(began, round(at_s * 16_000))
+            for span in spans
+            for at_s, began, known_frames in ((span[0], True, 6), (span[1], False, 10))
+        }
+        self.transcribed = self._machine.transcribed
+        self.scored = self._machine.scored
+        self.agent = self._machine.agent
+        self.pipeline_ready = self._machine.pipeline_ready
+
+    @property
+    def state(self) -> State:
+        return self._machine.state
+
+    def hear(self, frame: AudioFrame) -> Decisions:
+        self._now = frame.end_sample
+        return self._machine.hear(self._now, self._edges.get(self._now // 160))
+
+    def _audio(self, since: int) -> Float32:
+        return np.zeros(min(self._now - since, 128_000), np.float32)
 
 
 def silence(n_frames: int, start: int = 0) -> list[AudioFrame]:

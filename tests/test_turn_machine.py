@@ -10,13 +10,10 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
-from benchmarks.rehearsal import Rehearsal, Speeds, Word, silence
+from benchmarks.rehearsal import Rehearsal, SilentDetector, Speeds, Word, silence
 from turn_detection import Endpointing, ScriptedEndOfTurn, ScriptedVAD, State
-from turn_detection.endpointing import Decisions, TurnMachine
-from turn_detection.voice import VoiceEdge
 from voicepipe import events as ev
-from voicepipe.frames import AudioFrame
-from voicepipe.protocols import AgentState, Float32, ScoreRequest
+from voicepipe.protocols import AgentState, ScoreRequest
 
 E = TypeVar("E", bound=ev.Event)
 
@@ -34,40 +31,12 @@ def call(
     with_model: bool = True,
 ) -> Rehearsal:
     """Run it to `until_s`; pauses are scored by `score`."""
-    detector = Edges(spans, with_model=with_model)
+    detector = SilentDetector(spans, with_model=with_model)
     ask = score if callable(score) else lambda _: score
     run = Rehearsal(detector, words, ask, speeds or Speeds())
     for frame in silence(round(until_s * 100)):
         run.hear(frame)
     return run
-
-
-class Edges:
-    """A turn machine whose voice begins and ends on cue, known 60 and 100 ms late: no audio."""
-
-    def __init__(self, spans: Sequence[tuple[float, float]], *, with_model: bool) -> None:
-        self._machine = TurnMachine(self._audio if with_model else None)
-        self._now = 0
-        self._edges = {
-            round(at_s * 100) + known_frames: VoiceEdge(began, round(at_s * 16_000))
-            for span in spans
-            for at_s, began, known_frames in ((span[0], True, 6), (span[1], False, 10))
-        }
-        self.transcribed = self._machine.transcribed
-        self.scored = self._machine.scored
-        self.agent = self._machine.agent
-        self.pipeline_ready = self._machine.pipeline_ready
-
-    @property
-    def state(self) -> State:
-        return self._machine.state
-
-    def hear(self, frame: AudioFrame) -> Decisions:
-        self._now = frame.end_sample
-        return self._machine.hear(self._now, self._edges.get(self._now // 160))
-
-    def _audio(self, since: int) -> Float32:
-        return np.zeros(min(self._now - since, 128_000), np.float32)
 
 
 def only(run: Rehearsal, kind: type[E]) -> list[E]:

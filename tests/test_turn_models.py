@@ -8,7 +8,6 @@ import pytest
 import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from turn_detection import EnergyPause, ScriptedEndOfTurn, ScriptedVAD, SileroVAD, SmartTurn
 from turn_detection.log_mel import log_mel
@@ -18,6 +17,7 @@ from turn_detection.voice import Voice, VoiceEdge
 from voicepipe.errors import ComponentError, UsageError
 from voicepipe.frames import AudioFrame, Pcm
 from voicepipe.models import path_of
+from voicepipe.protocols import Float32
 
 RATE_HZ = 16_000
 FRAME = 160
@@ -30,7 +30,7 @@ def model_file(name: str) -> Path:
     return file
 
 
-def speechlike(n_samples: int, seed: int) -> NDArray[np.float32]:
+def speechlike(n_samples: int, seed: int) -> Float32:
     """Harmonics under syllables, and noise: from sines and integers, so the same everywhere."""
     t = np.arange(n_samples) / RATE_HZ
     pitch_hz = 110 + seed * 17 + 20 * np.sin(2 * np.pi * 0.7 * t)
@@ -40,10 +40,11 @@ def speechlike(n_samples: int, seed: int) -> NDArray[np.float32]:
     step, offset = 6364136223846793005, 1442695040888963407 * seed % 2**64
     state = np.arange(n_samples, dtype=np.uint64) * np.uint64(step) + np.uint64(offset)
     noise = (state >> np.uint64(33)).astype(np.float64) / 2**31 - 0.5
-    return (0.2 * voice + 0.003 * noise).astype(np.float32)
+    samples: Float32 = (0.2 * voice + 0.003 * noise).astype(np.float32)
+    return samples
 
 
-def click() -> NDArray[np.float32]:
+def click() -> Float32:
     samples = np.zeros(RATE_HZ, np.float32)
     samples[8000] = 1.0
     return samples
@@ -59,7 +60,7 @@ CASES = {
 }
 
 
-def pcm(samples: NDArray[np.float32]) -> Pcm:
+def pcm(samples: Float32) -> Pcm:
     return np.round(samples * 32767).astype(np.int16)
 
 
