@@ -181,7 +181,7 @@ def test_t_max_depends_on_how_the_words_end(text: str, longest_s: float) -> None
 def test_eager_ends_are_tried_three_times_a_turn() -> None:
     spans = [(1.0 + n, 1.5 + n) for n in range(6)]
     words = [Word(1.5 + n, f"Number {n}.") for n in range(6)]
-    run = call(spans=spans, words=words, score=0.9, speeds=Speeds(reply_s=5), until_s=14.0)
+    run = call(spans=spans, words=words, score=0.8, speeds=Speeds(reply_s=5), until_s=14.0)
     eager, resumed = only(run, ev.EagerEndOfTurn), only(run, ev.TurnResumed)
     assert len(eager) == len(resumed) == 3
     (end,) = only(run, ev.EndOfTurn)

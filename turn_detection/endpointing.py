@@ -235,10 +235,12 @@ class TurnMachine:
         if self._state is State.EAGER and not same_words(turn.text, turn.eager_text):
             self._unprepare(now)
             self._state = State.PAUSE
-        reason = self._rules.ended(turn, now, sound_ready=self._sound_ready)
+        to_prepare = self._state is State.PAUSE and self._rules.may_prepare(turn, now)
+        sound_ready = self._sound_ready and not to_prepare
+        reason = self._rules.ended(turn, now, sound_ready=sound_ready)
         if reason is not None and turn.final:
             self._commit(turn, reason)
-        elif self._state is State.PAUSE and self._rules.may_prepare(turn, now):
+        elif to_prepare:
             self._prepare(turn)
         elif self._audio_since is not None and self._rules.score_due(turn, now):
             self._emit(ScoreRequest(self._audio_since(turn.audio_from), now))

@@ -30,13 +30,13 @@ subjects."""
 _QUESTION_WORDS = _words("what who whom where when which why how what's who's where's how's")
 _STRANDED = _words(
     """to of for from with without about at by under is are was were be been
-    can could would should will i we they he she"""
+    can could would should will that i we they he she"""
 )
-"""Binding words in which a question that begins with a question word may end all the same
-("where are you from?", "who are they?")."""
+"""Binding words in which a question with a question word may end all the same ("where are you
+from?", "can you tell me how tall it is?")."""
 
-_ASKS_FOR_OBJECT = ("tell me", "give me", "show me", "send me", "help me", "bring me", "let me")
-"""Sentences hardly end here, however they sound."""
+_WANTING = ("tell me", "give me", "show me", "send me", "help me", "bring me", "let me", "is that")
+"""Sentences that are no questions with a question word hardly end here, however they sound."""
 
 _DIGITS = _words("zero oh one two three four five six seven eight nine double triple")
 _FULL_NUMBERS = (7, 10, 11)
@@ -63,19 +63,24 @@ def ending(text: str) -> Ending:
     words = normalised(text).split()
     if not words:
         return Ending.OPEN
-    if _TRAILING_OFF.search(text) or _breaks_off(words) or _counts_on(words):
+    if (
+        _TRAILING_OFF.search(text)
+        or _breaks_off(words, asks=text.endswith("?"))
+        or _counts_on(words)
+    ):
         return Ending.UNFINISHED
     return Ending.COMPLETE if _SENTENCE_END.search(text) else Ending.OPEN
 
 
-def _breaks_off(words: list[str]) -> bool:
+def _breaks_off(words: list[str], *, asks: bool) -> bool:
     """Whether the last word hesitates or needs another after it."""
     plain = " ".join(words)
-    if words[-1] in _HESITATIONS or plain.endswith(_SAID_WHILE_THINKING + _ASKS_FOR_OBJECT):
+    if words[-1] in _HESITATIONS or plain.endswith(_SAID_WHILE_THINKING):
         return True
-    if len(words) == 1 or words[-1] not in _BINDING:
+    if len(words) == 1 or not (words[-1] in _BINDING or plain.endswith(_WANTING)):
         return False
-    return not (words[0] in _QUESTION_WORDS and words[-1] in _STRANDED)
+    fronted = words[0] in _QUESTION_WORDS or (asks and not _QUESTION_WORDS.isdisjoint(words))
+    return not (fronted and words[-1] in _STRANDED)
 
 
 def _counts_on(words: list[str]) -> bool:
