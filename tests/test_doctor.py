@@ -6,22 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_models import BIG, FROM_PIP, SMALL, toy
+from tests.toy_model import BIG, with_toy
 from voicepipe import doctor as parts
 from voicepipe.doctor import Finding, as_text, doctor
 from voicepipe.model_store import ModelStore
 
 
-def with_toy(root: Path, big: bytes) -> ModelStore:
-    store = ModelStore(root, [toy(FROM_PIP)])
-    (root / "toy" / "inner").mkdir(parents=True)
-    (root / "toy" / "big.bin").write_bytes(big)
-    (root / "toy" / "inner" / "small.json").write_bytes(SMALL)
-    return store
-
-
 def test_this_machine_can_run_voicepipe(tmp_path: Path) -> None:
-    text, ok = doctor(with_toy(tmp_path, BIG), recordings=tmp_path)
+    text, ok = doctor(with_toy(tmp_path), recordings=tmp_path)
     assert ok, text
     for subject in ("python", "packages", "processor", "memory", "model toy", "gpu", "disk"):
         assert f"  {subject} " in text

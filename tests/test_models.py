@@ -20,50 +20,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.toy_model import (
+    BIG,
+    FROM_HUB,
+    FROM_PARTS,
+    FROM_PIP,
+    SMALL,
+    pinned,
+    toy,
+    with_toy,
+)
 from voicepipe import models
 from voicepipe.clock import process_time_s
 from voicepipe.errors import ComponentError, UsageError
-from voicepipe.model_catalogue import MODELS, Archives, HubRepo, Model, ModelFile, Piece
+from voicepipe.model_catalogue import MODELS, Archives, Model, Piece
 from voicepipe.model_sources import HUB_REFUSED, Hub, SourceFailed, append_member, deliver_archives
 from voicepipe.model_store import ModelStore
-
-BIG = bytes(range(256)) * 512
-SMALL = b'{"hello": "world"}'
-
-
-def pinned(name: str, content: bytes) -> ModelFile:
-    return ModelFile(name, hashlib.sha256(content).hexdigest(), len(content))
-
-
-FROM_PIP = Archives(
-    "pip",
-    (
-        Piece("vp-toy==1.0", "vp_toy/data/big.bin", "big.bin"),
-        Piece("vp-toy==1.0", "vp_toy/data/small.json", "inner/small.json"),
-    ),
-)
-FROM_PARTS = Archives(
-    "pip",
-    (
-        Piece("vp-toy-part1==1.0", "vp_toy_part1/data/a.bin", "big.bin"),
-        Piece("vp-toy-part2==1.0", "vp_toy_part2/data/b.bin", "big.bin"),
-        Piece("vp-toy-part1==1.0", "vp_toy_part1/data/small.json", "inner/small.json"),
-    ),
-)
-FROM_HUB = HubRepo(
-    "some/toy", (("big.bin", "en/big.bin"), ("inner/small.json", "en/inner/small.json"))
-)
-
-
-def toy(*sources: Archives | HubRepo) -> Model:
-    return Model(
-        name="toy",
-        what="a model for tests",
-        licence="MIT",
-        upstream="some/toy",
-        files=(pinned("big.bin", BIG), pinned("inner/small.json", SMALL)),
-        sources=sources,
-    )
 
 
 def write_wheel(folder: Path, package: str, members: dict[str, bytes]) -> Path:
@@ -176,7 +148,7 @@ def test_archives_are_joined_verified_and_moved_in(tmp_path: Path, wheels: Path)
 def test_a_changed_file_is_an_error_and_removed_and_fetched_again(
     tmp_path: Path, wheels: Path
 ) -> None:
-    store = ModelStore(tmp_path / "cache", [toy(FROM_PIP)])
+    store = with_toy(tmp_path / "cache")
     broken = store.path_of("toy") / "big.bin"
     broken.write_bytes(BIG[:-1] + b"x")
     with pytest.raises(ComponentError, match=r"toy: .*big\.bin did not have the pinned SHA-256"):
@@ -186,23 +158,22 @@ def test_a_changed_file_is_an_error_and_removed_and_fetched_again(
     assert broken.read_bytes() == BIG
 
 
-def test_a_truncated_file_is_wrong_too(tmp_path: Path, wheels: Path) -> None:
-    store = ModelStore(tmp_path / "cache", [toy(FROM_PIP)])
-    broken = store.path_of("toy") / "big.bin"
-    broken.write_bytes(BIG[:1000])
+def test_a_truncated_file_is_wrong_too(tmp_path: Path) -> None:
+    store = with_toy(tmp_path / "cache", BIG[:1000])
     assert not store.is_present("toy")
     with pytest.raises(ComponentError, match="was removed"):
-        store.verify("toy")
-    assert not broken.exists()
+        store.path_of("toy")
+    assert not (store.root / "toy" / "big.bin").exists()
     with pytest.raises(ComponentError, match="run: voicepipe models fetch toy"):
         store.verify("toy")
 
 
-def test_fetch_replaces_what_is_wrong_without_a_word(tmp_path: Path, wheels: Path) -> None:
-    store = ModelStore(tmp_path / "cache", [toy(FROM_PIP)])
-    broken = store.path_of("toy") / "big.bin"
-    broken.write_bytes(b"")
+def test_fetch_replaces_what_is_wrong_and_keeps_what_is_right(tmp_path: Path, wheels: Path) -> None:
+    store = with_toy(tmp_path / "cache", b"")
+    right = store.root / "toy" / "inner" / "small.json"
+    before = right.stat().st_ino
     assert (store.fetch("toy") / "big.bin").read_bytes() == BIG
+    assert right.stat().st_ino == before
 
 
 def test_an_archive_with_other_bytes_is_refused_in_one_line(tmp_path: Path, wheels: Path) -> None:
@@ -274,7 +245,7 @@ def test_no_damage_to_an_archive_escapes_as_another_error(
 def test_two_processes_fetch_at_once(tmp_path: Path, wheels: Path) -> None:
     """Both get the whole model; the second waits for the first instead of writing over it."""
     program = (
-        "import sys; from pathlib import Path; from tests.test_models import toy, FROM_PIP;"
+        "import sys; from pathlib import Path; from tests.toy_model import toy, FROM_PIP;"
         "from voicepipe.model_store import ModelStore;"
         "print(ModelStore(Path(sys.argv[1]), [toy(FROM_PIP)]).path_of('toy'))"
     )
@@ -313,7 +284,7 @@ def test_a_disk_that_fills_up_is_one_line_and_leaves_nothing(tmp_path: Path, whe
     """A limit on file sizes stands in for the full disk: the write fails half-way all the same."""
     program = (
         "import resource, sys; from pathlib import Path;"
-        "from tests.test_models import toy, FROM_PIP;"
+        "from tests.toy_model import toy, FROM_PIP;"
         "from voicepipe.model_store import ModelStore;"
         "from voicepipe.errors import ComponentError\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
@@ -329,12 +300,10 @@ def test_a_disk_that_fills_up_is_one_line_and_leaves_nothing(tmp_path: Path, whe
     assert not list(root.rglob("*.bin"))
 
 
-def test_a_complete_cache_needs_no_permission_to_write(tmp_path: Path, wheels: Path) -> None:
-    first = ModelStore(tmp_path / "cache", [toy(FROM_PIP)])
-    first.fetch("toy")
-    shutil.rmtree(first.root / ".locks")
-    (first.root / ".locks").write_bytes(b"no folder, so no lock can be taken")
-    assert ModelStore(first.root, first.models).path_of("toy") == first.root / "toy"
+def test_a_complete_cache_needs_no_permission_to_write(tmp_path: Path) -> None:
+    store = with_toy(tmp_path / "cache")
+    (store.root / ".locks").write_bytes(b"no folder, so no lock can be taken")
+    assert store.path_of("toy") == store.root / "toy"
 
 
 def test_the_hub_delivers(tmp_path: Path, hub_server: FakeHub) -> None:
