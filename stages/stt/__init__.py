@@ -1,1 +1,5 @@
-"""."""
+"""Speech to text: Whisper while the caller still speaks, and a scripted stand-in."""
+
+from stages.stt.scripted import ScriptedSTT
+
+__all__ = ["ScriptedSTT"]
