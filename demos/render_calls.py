@@ -22,7 +22,6 @@ from faster_whisper import WhisperModel
 from numpy.typing import NDArray
 
 from stages.tts.kokoro import SAMPLE_RATE_HZ, KokoroVoice
-from stages.tts.lexicon import LexiconPronouncer
 from voicepipe.frames import CALLER_RATE_HZ
 from voicepipe.models import path_of
 from voicepipe.transports.wav import load_call, read_speech
@@ -143,7 +142,7 @@ def main() -> None:
     index = CALLS / "index.jsonl"
     if not parser.parse_args().check:
         voice = KokoroVoice(
-            path_of("kokoro-82m"), VOICE, pronouncer=LexiconPronouncer(), n_threads=2, speed=1.0
+            path_of("kokoro-82m"), VOICE, pronouncer="lexicon", n_threads=2, speed=1.0
         )
         rows = [
             render(voice, line, CALLS / f"{n:02}-{line.kind}.flac")

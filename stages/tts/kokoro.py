@@ -82,14 +82,20 @@ class KokoroVoice:
     sample_rate_hz = SAMPLE_RATE_HZ
 
     def __init__(
-        self, model_path: Path, voice: str, *, pronouncer: Pronouncer, n_threads: int, speed: float
+        self,
+        model_path: Path,
+        voice: str,
+        *,
+        pronouncer: PronouncerName,
+        n_threads: int,
+        speed: float,
     ) -> None:
-        self._pronouncer = pronouncer
-        self._speed = np.array([speed], np.float32)
         model_file = _model_file(model_path)
-        self._styles = _styles(model_file.parent / "voices", voice)
         model = onnx_graph.with_output(onnx_graph.read_model(model_file), DURATIONS)
+        self._styles = _styles(model_file.parent / "voices", voice)
         self._session = onnx_graph.session(model, n_threads=n_threads, what=str(model_file))
+        self._pronouncer: Pronouncer = pronouncer_named(pronouncer)
+        self._speed = np.array([speed], np.float32)
         for _ in self.say("I am ready to speak."):  # the first run allocates and optimizes
             pass
 
@@ -164,7 +170,7 @@ class KokoroTTS:
         self._voice = KokoroVoice(
             Path(model_path),
             voice,
-            pronouncer=pronouncer_named(pronouncer),
+            pronouncer=pronouncer,
             n_threads=n_threads,
             speed=speed,
         )

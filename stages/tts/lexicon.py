@@ -16,6 +16,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from stages.tts.letters import letters_to_sound
 from stages.tts.pronounce import Alphabet, Sentence, Word
@@ -198,6 +199,7 @@ def _plain(token: str) -> str:
     return "".join(c for c in decomposed if not unicodedata.combining(c)) or token
 
 
+@cache  # 6 MB of JSON, the same for every voice
 def _word_list() -> Mapping[str, Entry]:
     try:
         folder = importlib.resources.files("misaki") / "data"

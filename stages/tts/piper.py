@@ -68,12 +68,12 @@ class PiperVoice:
     ) -> None:
         model_file = _model_file(model_path)
         self._config = _config(model_file.with_name(model_file.name + ".json"))
-        self._pronouncer: Pronouncer = pronouncer_named(pronouncer, self._config.language)
         noise, length, duration_noise = self._config.scales
         self._scales = np.array([noise, length / speed, duration_noise], np.float32)
         encoder, decoder, self._latent = _parts(model_file)
         self._encoder = onnx_graph.session(encoder, n_threads=n_threads, what=str(model_file))
         self._decoder = onnx_graph.session(decoder, n_threads=n_threads, what=str(model_file))
+        self._pronouncer: Pronouncer = pronouncer_named(pronouncer, self._config.language)
         for _ in self.say("I am ready to speak."):  # the first run allocates and optimizes
             pass
 

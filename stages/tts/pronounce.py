@@ -118,6 +118,7 @@ _ESPEAK_TO_KOKORO = (
     ("g", "ɡ"),
     ("x", "k"),
     ("ː", ""),
+    ("ʲ", ""),
 )
 
 _KOKORO_TO_ESPEAK = (
@@ -141,11 +142,13 @@ _KOKORO_TO_ESPEAK = (
 
 
 def respelled(phonemes: str, alphabet: Alphabet, wanted: Alphabet) -> str:
-    """`phonemes` written in the `wanted` alphabet."""
+    """`phonemes`, of one word, written in the `wanted` alphabet."""
     if alphabet == wanted:
         return phonemes
     rules = _ESPEAK_TO_KOKORO if wanted == "kokoro" else _KOKORO_TO_ESPEAK
     phonemes = unicodedata.normalize("NFD", phonemes)
     for old, new in rules:
         phonemes = phonemes.replace(old, new)
+    if wanted == "espeak" and phonemes.startswith("ə"):
+        return "ɐ" + phonemes[1:]  # espeak begins a word with it: "about"
     return phonemes
