@@ -51,14 +51,6 @@ class Account:
     """Times the caller said something and nothing came of it."""
     losses: Sequence[str]
 
-    def meanwhile(self, ledger: Ledger) -> list[ev.Event]:
-        """What happened between the caller's last word and the reply."""
-        return [
-            event
-            for event in self.events
-            if ledger.speech_end_s <= event.t_loop_s <= ledger.first_audio_s
-        ]
-
 
 def account_for(
     recording: Recording, detectors: Detectors, listen_back: ListenBack | None = None

@@ -97,8 +97,8 @@ def perceived(
     gaps: dict[int, Gap] = {}
     discards: list[Discard] = []
     turns = sorted(ledgers, key=_ends_at)
-    ends_s = [_ends_at(ledger) for ledger in turns]
-    for ledger, limit_s in zip(turns, [*ends_s[1:], math.inf], strict=True):
+    limits_s = [*(_ends_at(ledger) for ledger in turns), math.inf][1:]
+    for ledger, limit_s in zip(turns, limits_s, strict=True):
         try:
             gaps[ledger.turn] = _measure(sides, ledger, limit_s, fillers_s)
         except _Unclear as reason:
@@ -120,8 +120,8 @@ def find_gaps(sides: Sides) -> tuple[list[Gap], list[str]]:
     gaps: list[Gap] = []
     reasons: list[str] = []
     segments = sides.caller.segments
-    starts_s = [segment.start_s for segment in segments]
-    for segment, next_s in zip(segments, [*starts_s[1:], math.inf], strict=True):
+    next_starts_s = [*(segment.start_s for segment in segments), math.inf][1:]
+    for segment, next_s in zip(segments, next_starts_s, strict=True):
         if not any(segment.end_s < reply.start_s < next_s for reply in sides.agent.segments):
             continue
         try:

@@ -110,7 +110,7 @@ def intelligible(
         (ledger for ledger in ledgers if math.isfinite(ledger.first_audio_s)),
         key=lambda ledger: ledger.first_audio_s,
     )
-    limits_s = [*(ledger.first_audio_s for ledger in heard[1:]), math.inf]
+    limits_s = [*(ledger.first_audio_s for ledger in heard), math.inf][1:]
     for ledger, limit_s in zip(heard, limits_s, strict=True):
         sound = sides.agent.loudness.audible(ledger.first_audio_s - ROUND_REPLY_S, limit_s)
         if not ledger.heard_text.strip() or not sound:

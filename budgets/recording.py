@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from budgets.tape import BadTape, Tape, read_tape
 from voicepipe.budget import Budget
@@ -52,11 +53,10 @@ class Recording:
     @property
     def target_ms(self) -> float:
         """The target it ran with; the default one when it does not say."""
-        default = Budget().target_ms
         for found in _deep(self.config, "target_ms"):
-            if isinstance(found, int | float) and 0 < found < 60_000:
+            if type(found) in (int, float) and 0 < found < 60_000:
                 return float(found)
-        return default
+        return Budget().target_ms
 
     @property
     def truth(self) -> list[Line]:
@@ -191,7 +191,7 @@ def _line(row: object) -> Line:
     return Line(str(row.get("text") or ""), str(row.get("kind") or ""), **times)
 
 
-def _deep(config: Mapping[str, object], key: str) -> Iterator[object]:
+def _deep(config: Mapping[str, Any], key: str) -> Iterator[Any]:
     """Values of `key` in the config, the outermost first."""
     if key in config:
         yield config[key]

@@ -134,17 +134,15 @@ class Report:
 
     @cached_property
     def turns(self) -> list[TurnRow]:
-        return [
-            TurnRow(
-                account.name,
-                ledger,
-                account.gaps.get(ledger.turn),
-                ledger.turn in account.cut_off,
-                why_slow(ledger, self.plan, account.meanwhile(ledger)),
-            )
-            for account in self.accounts
-            for ledger in account.ledgers
-        ]
+        rows = []
+        for account in self.accounts:
+            mishaps = [e for e in account.events if isinstance(e, ev.Fault | ev.Degraded)]
+            for ledger in account.ledgers:
+                gap = account.gaps.get(ledger.turn)
+                cut_off = ledger.turn in account.cut_off
+                why = why_slow(ledger, self.plan, mishaps)
+                rows.append(TurnRow(account.name, ledger, gap, cut_off, why))
+        return rows
 
     @cached_property
     def perceived(self) -> Distribution:

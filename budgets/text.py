@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from textwrap import fill
 from unicodedata import category, east_asian_width
 
 from budgets.figures import PERCENTILES, Distribution
 from budgets.report import Report
+
+WIDTH = 100
 
 MAX_LINES = 12
 """Discards, slow turns and losses beyond this many are counted; report.html has them all."""
 
 
 def to_text(report: Report) -> str:
-    """Tables of at most ~100 columns, times in ms."""
+    """Tables and lines of at most about `WIDTH` columns; times in ms."""
     blocks = [
         _headline(report),
         _latency(report),
@@ -50,15 +53,13 @@ def count(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
-def table(rows: Sequence[Sequence[str]], *, text_columns: int = 1) -> str:
-    """Aligned columns: the first `text_columns` to the left, numbers to the right."""
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Aligned columns: the first to the left, the numbers to the right."""
     widths = [max(_width(row[at]) for row in rows) for at in range(len(rows[0]))]
     lines = []
     for row in rows:
         cells = [
-            cell + " " * (width - _width(cell))
-            if at < text_columns
-            else " " * (width - _width(cell)) + cell
+            cell + " " * (width - _width(cell)) if at == 0 else " " * (width - _width(cell)) + cell
             for at, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         lines.append("  ".join(cells).rstrip())
@@ -157,7 +158,7 @@ def _behaviour(report: Report) -> str:
             "; ".join(f"{kind} x{n}" for kind, n in sorted(report.faults.items())) or "none",
         ),
     ]
-    return table(lines, text_columns=2)
+    return "\n".join(_wrapped(f"{name:<12} ", line) for name, line in lines)
 
 
 def _given_up(report: Report) -> Iterator[str]:
@@ -178,10 +179,15 @@ def _discards(report: Report) -> list[str]:
 def _listed(title: str, lines: Sequence[str]) -> str:
     if not lines:
         return ""
-    shown = [f"  {line}" for line in lines[:MAX_LINES]]
+    shown = [_wrapped("  ", line) for line in lines[:MAX_LINES]]
     if len(lines) > MAX_LINES:
         shown.append(f"  and {len(lines) - MAX_LINES} more")
     return "\n".join([f"{title} ({len(lines)})", *shown])
+
+
+def _wrapped(head: str, text: str) -> str:
+    """Lines that go on below their own beginning."""
+    return fill(text, WIDTH, initial_indent=head, subsequent_indent=" " * max(4, len(head)))
 
 
 def _number(value: float) -> str:

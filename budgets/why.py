@@ -16,9 +16,11 @@ INSTRUMENT_MS = 50.0
 """A difference between sound and events beyond this is worth a word."""
 
 
-def why_slow(ledger: Ledger, plan: BudgetPlan, meanwhile: Sequence[ev.Event] = ()) -> str:
-    """Why the turn took longer than the target, "" when it did not. `meanwhile` are the events of
-    the session between the caller's last word and the reply."""
+def why_slow(
+    ledger: Ledger, plan: BudgetPlan, mishaps: Sequence[ev.Fault | ev.Degraded] = ()
+) -> str:
+    """Why the turn took longer than the target, "" when it did not. Of the session's `mishaps`,
+    those between the caller's last word and the reply are told."""
     over_ms = ledger.total_ms - plan.target_ms
     if math.isnan(over_ms) or over_ms <= 0:
         return ""
@@ -30,7 +32,7 @@ def why_slow(ledger: Ledger, plan: BudgetPlan, meanwhile: Sequence[ev.Event] = (
     if abs(rows.get(UNATTRIBUTED, 0.0)) > INSTRUMENT_MS:
         ms = rows[UNATTRIBUTED]
         reasons.append(f"the sound shows {abs(ms):.0f} ms {'more' if ms > 0 else 'less'} than this")
-    reasons += _mishaps(meanwhile)
+    reasons += _told(ledger, mishaps)
     return f"{ledger.total_ms:,.0f} ms, {over_ms:,.0f} over the target: {'; '.join(reasons)}."
 
 
@@ -57,11 +59,13 @@ def _reason(ledger: Ledger, stage: str, budget_ms: float) -> str:
     return f"{spent} ({why})"
 
 
-def _mishaps(meanwhile: Sequence[ev.Event]) -> list[str]:
+def _told(ledger: Ledger, mishaps: Sequence[ev.Fault | ev.Degraded]) -> list[str]:
     told: list[str] = []
-    for event in meanwhile:
+    for event in mishaps:
+        if not ledger.speech_end_s <= event.t_loop_s <= ledger.first_audio_s:
+            continue
         if isinstance(event, ev.Fault):
             told.append(f"fault {event.kind} on the way")
-        elif isinstance(event, ev.Degraded):
+        else:
             told.append(f"{event.stage} gave up {event.what} to save {event.saved_ms:.0f} ms")
     return list(dict.fromkeys(told))

@@ -43,26 +43,26 @@ LOUDNESS = Detectors(LoudnessDetector, lambda: LoudnessDetector(2))
 
 @functools.cache
 def _clips() -> tuple[tuple[Samples, int], ...]:
-    """Loud-to-loud cuts of the recorded demo callers: real speech whose edges are sample-exact."""
+    """The recorded demo callers, from their first loud sample on."""
     clips = []
-    for path in sorted(CALLS.glob("*.flac")):
+    for path in sorted(CALLS.glob("*-request.flac")) + sorted(CALLS.glob("*-question.flac")):
         samples, rate_hz = soundfile.read(path, dtype="float64")
-        level = np.sqrt(np.convolve(samples**2, np.full(160, 1 / 160), "same"))
-        loud = np.flatnonzero(level > 10 ** (-30 / 20))
-        clips.append((samples[loud[0] : loud[-1]], rate_hz))
+        clips.append((samples[_loud(samples)[0] :], rate_hz))
     return tuple(clips)
 
 
-def speech(seconds: float, rate_hz: int, *, clip: int = 0) -> Samples:
-    """Speech of exactly this length that begins and ends loud, with 2 ms ramps. Shape [n]."""
-    clips = _clips()
-    samples, clip_hz = clips[clip % len(clips)]
-    while len(samples) < seconds * clip_hz:
-        samples = np.concatenate([samples, clips[(clip + 1) % len(clips)][0]])
-        clip += 1
-    samples = soxr.resample(samples, clip_hz, rate_hz)[: round(seconds * rate_hz)].copy()
-    samples[: round(0.03 * rate_hz)] += _buzz(0.03, rate_hz)
-    samples[-round(0.03 * rate_hz) :] += _buzz(0.03, rate_hz)
+def _loud(samples: Samples) -> NDArray[np.int64]:
+    """Where the 10 ms around a sample are above -26 dBFS, less 5 ms at either end."""
+    level = np.sqrt(np.convolve(samples**2, np.full(160, 1 / 160), "same"))
+    return np.flatnonzero(level > 10 ** (-26 / 20))[80:-80]
+
+
+def speech(at_most_s: float, rate_hz: int, *, clip: int = 0) -> Samples:
+    """Real speech that begins and ends loud, with 2 ms ramps, so that its edges are sample-exact.
+    Shape [n], as long as the clip allows."""
+    samples, clip_hz = _clips()[clip % len(_clips())]
+    samples = samples[: round(at_most_s * clip_hz)]
+    samples = soxr.resample(samples[: _loud(samples)[-1]], clip_hz, rate_hz)
     return faded(samples, rate_hz, RAMP_S)
 
 
