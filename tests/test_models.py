@@ -435,7 +435,7 @@ def test_the_list_names_every_licence_that_is_not_permissive(tmp_path: Path) -> 
     for model in models.known():
         assert model.name in listed
         assert model.licence in listed
-    for word in ("piper-tts", "espeak-ng", "GPL-3.0", "permissive alternative", "num2words"):
+    for word in ("piper-tts", "espeak-ng", "GPL-3.0", "permissive alternative", "soxr"):
         assert word in listed
 
 

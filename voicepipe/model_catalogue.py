@@ -289,7 +289,7 @@ MODELS: tuple[Model, ...] = (
         ),
         note=(
             "fine-tuned from the lessac voice, whose recordings have a research licence;"
-            " spoken by piper-tts, which is GPL-3.0"
+            " pronounced by piper-tts, which is GPL-3.0"
         ),
         default=True,
     ),
@@ -362,11 +362,12 @@ MODELS: tuple[Model, ...] = (
 )
 
 LICENCE_NOTES: tuple[str, ...] = (
-    "piper-tts (the Piper engine, with espeak-ng inside) is GPL-3.0: an engine that you install,"
-    " never part of voicepipe; permissive alternative: the Kokoro engine (--tts kokoro:af_heart)",
+    "piper-tts (espeak-ng inside, which pronounces for the Piper voices) is GPL-3.0: an engine that"
+    " you install, never part of voicepipe; permissive alternative: the Kokoro voices"
+    " (--tts kokoro:af_heart), which pronounce from a word list",
     "livekit-local-inference (comes with livekit-agents) holds models under LiveKit's own licence,"
     " for use inside LiveKit Agents only; voicepipe never calls it",
-    "num2words and soxr are LGPL-2.1-or-later, certifi and tqdm MPL-2.0 (in part): used unmodified",
+    "soxr is LGPL-2.1-or-later, certifi and tqdm are MPL-2.0 (in part): used unmodified",
     "torch from PyPI brings NVIDIA's CUDA libraries on Linux, under NVIDIA's licence; the CPU build"
     " of torch does without them",
 )
