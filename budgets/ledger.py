@@ -1,7 +1,7 @@
 """The ledger of a turn: where the time between the caller's last word and the reply went.
 
 Synchronous and without a clock: events in, ledgers out. The same object follows a live session
-(`Ledgers.take` for each event as it happens) and accounts for a recorded one (`ledgers_of`).
+(`TurnLedgers.take` for each event as it happens) and accounts for a recorded one (`ledgers_of`).
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class _Reply:
     n_dropped: int = 0
 
 
-class Ledgers:
+class TurnLedgers:
     """Follows one session's events, in the order in which they happened.
 
     Any other order gives ledgers too, whose rows still sum to their total. Memory does not grow
@@ -213,7 +213,7 @@ class Ledgers:
 
 def ledgers_of(events: Iterable[ev.Event]) -> list[Ledger]:
     """The ledgers of a whole session, in the order in which its turns finished."""
-    ledgers, finished = Ledgers(), dict[int, Ledger]()
+    ledgers, finished = TurnLedgers(), dict[int, Ledger]()
     for event in events:
         ledger = ledgers.take(event)
         if ledger is not None:

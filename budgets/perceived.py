@@ -151,12 +151,8 @@ def _answer(sides: Sides, near_s: float, limit_s: float, fillers_s: Sequence[flo
     for reply in agent.segments:
         if reply.start_s <= speech_end_s and reply.end_s > speech_end_s + TAIL_S:
             raise _Unclear("double-talk: the agent was speaking when the caller stopped")
-    replies = [
-        reply
-        for reply in agent.segments
-        if speech_end_s < reply.start_s < min(limit_s, speech_end_s + REPLY_WITHIN_S)
-    ]
-    if not replies:
+    replies = [reply for reply in agent.segments if speech_end_s < reply.start_s < limit_s]
+    if not replies or replies[0].start_s > speech_end_s + REPLY_WITHIN_S:
         next_turn = limit_s < speech_end_s + REPLY_WITHIN_S
         before = "the caller's next turn" if next_turn else f"{REPLY_WITHIN_S:.0f} s had passed"
         raise _Unclear(f"the agent's track has no reply before {before}")

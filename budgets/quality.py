@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from budgets.digits import digits_apart
 from budgets.ledger import Ledger
 from budgets.perceived import Sides
 from budgets.recording import Line, Recording
@@ -86,8 +87,9 @@ def quality(
 
 
 def word_errors(truth: str, found: str) -> WordErrors:
-    """Levenshtein distance in words, case and punctuation aside."""
-    true_words, found_words = normalised(truth).split(), normalised(found).split()
+    """Levenshtein distance in words; case, punctuation and the writing of numbers aside. Each
+    digit is a word."""
+    true_words, found_words = (digits_apart(normalised(t).split()) for t in (truth, found))
     return WordErrors(_edits(true_words, found_words), len(true_words))
 
 

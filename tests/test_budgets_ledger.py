@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from budgets.ledger import STAGES, UNATTRIBUTED, Ledger, Ledgers, ledgers_of
+from budgets.ledger import STAGES, UNATTRIBUTED, Ledger, TurnLedgers, ledgers_of
 from tests.budget_sessions import Composer, Exchange
 from voicepipe import events as ev
 
@@ -122,7 +122,7 @@ def test_live_it_answers_when_a_turn_finishes_and_at_no_other_event() -> None:
     composer = Composer()
     composer.exchange(Exchange())
     composer.exchange(Exchange(eager_ms=150))
-    ledgers = Ledgers()
+    ledgers = TurnLedgers()
     answers = [ledgers.feed(event) for event in composer.events]
     told = [e for e, a in zip(composer.events, answers, strict=True) if a is not None]
     assert [type(event) for event in told] == [ev.TurnFinished, ev.TurnFinished]
@@ -205,7 +205,7 @@ def test_rows_sum_exactly_whatever_happens_in_whatever_order(
 @given(EVENTS)
 @settings(max_examples=50, deadline=None)
 def test_live_and_from_a_file_are_the_same(events: list[ev.Event]) -> None:
-    ledgers = Ledgers()
+    ledgers = TurnLedgers()
     live = [ledger for event in events if (ledger := ledgers.take(event)) is not None]
     turns = {ledger.turn: ledger.rows_us for ledger in live}
     assert {ledger.turn: ledger.rows_us for ledger in ledgers_of(events)} == turns

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from budgets.digits import digits_apart
 from budgets.ledger import Ledger, ledgers_of
 from budgets.perceived import measure_sides
 from budgets.quality import WordErrors, quality, understood, word_errors
@@ -35,6 +36,51 @@ def test_case_and_punctuation_are_no_errors() -> None:
     assert word_errors("It\u2019s three o'clock, thanks!", "its THREE o'clock thanks").n_edits == 1
     assert word_errors("Well... yes.", "well yes") == WordErrors(0, 2)
     assert math.isnan(word_errors("", "a").rate)
+
+
+@pytest.mark.parametrize(
+    ("spelled", "digits"),
+    [
+        ("twenty three", "23"),
+        ("at three thirty", "at 3:30"),
+        ("five five five one two", "555-12"),
+        ("one hundred and five", "100 and 5"),
+        ("two thousand twenty four", "2024"),
+        ("nineteen eighty four", "1984"),
+        ("three million two hundred thousand one", "3,200,001"),
+        ("ten past ten", "10 past 10"),
+        ("zero one zero", "010"),
+        ("one hundred five", "105"),
+        ("a hundred times", "a hundred times"),
+        ("thousand", "thousand"),
+    ],
+)
+def test_numbers_may_be_spelled_or_not(spelled: str, digits: str) -> None:
+    assert word_errors(spelled, digits).n_edits == 0
+
+
+@given(st.integers(0, 9_999_999))
+@settings(max_examples=50, deadline=None)
+def test_every_number_is_read_as_it_is_spelled(number: int) -> None:
+    assert digits_apart(spell(number)) == list(str(number))
+
+
+ONES = [
+    *["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"],
+    *["eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen"],
+    "nineteen",
+]
+TENS = ["", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+
+
+def spell(number: int) -> list[str]:
+    for scale, name in ((1_000_000, "million"), (1_000, "thousand"), (100, "hundred")):
+        if number >= scale:
+            rest = number % scale
+            return [*spell(number // scale), name, *(spell(rest) if rest else [])]
+    if number < 20:
+        return [ONES[number]]
+    return [TENS[number // 10], *([ONES[number % 10]] if number % 10 else [])]
 
 
 def turns(*texts: str) -> list[Ledger]:
