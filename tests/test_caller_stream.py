@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from voicepipe.frames import AudioFrame, Pcm
 from voicepipe.transports.caller_stream import (
     MAX_BUFFERED_S,
+    MAX_EARLY_S,
     MAX_LAG_S,
     PATIENCE_S,
-    SHED_ABOVE_S,
+    SEEN_AHEAD_S,
     SILENT_LAG_S,
     CallerStream,
 )
@@ -154,15 +155,15 @@ def test_typed_only_client_has_a_running_clock() -> None:
 
 @pytest.mark.parametrize("ppm", [-100, 100])
 def test_the_clock_follows_the_clients(ppm: int) -> None:
-    """Half an hour with a sound card that is 100 ppm off: without following, 180 ms of error."""
+    """Ten minutes with a sound card that is 100 ppm off: without following, 60 ms of error."""
     stream = CallerStream(RATE)
     piece_s = 0.1 * (1 + ppm * 1e-6)
     samples = np.full(1_600, 1_000, np.int16)
-    for k in range(18_000):
+    for k in range(6_000):
         stream.push(samples, T0 + (k + 1) * piece_s)
         while stream.take(T0 + (k + 1) * piece_s) is not None:
             pass
-    assert stream.now_s(T0 + 18_000 * piece_s) == pytest.approx(1_800.0, abs=0.005)
+    assert stream.now_s(T0 + 6_000 * piece_s) == pytest.approx(600.0, abs=0.005)
     assert stream.filled_s == 0.0
 
 
@@ -188,33 +189,43 @@ def test_a_flood_is_bounded() -> None:
     assert stream.push(counting(160), T0 + 2.0)  # room again
 
 
-def test_after_a_stall_a_live_caller_catches_up_in_the_pauses() -> None:
-    """Two seconds of network outage; everything said meanwhile comes at once and is all heard."""
-    words = np.concatenate([counting(8_000), np.zeros(8_000, np.int16)])
+@pytest.mark.parametrize("stall_s", [0.3, 2.0])
+def test_after_a_stall_a_live_caller_catches_up_in_the_pauses(stall_s: float) -> None:
+    """A network outage; everything said meanwhile comes at once and is all heard."""
+    words = np.concatenate([counting(8_000), np.zeros(12_000, np.int16)])
+    track = np.resize(words, 20 * RATE)
     arrivals = []
     for k in range(20 * 50):
         recorded_s = T0 + (k + 1) * 0.02
-        stalled = 4.0 < recorded_s - T0 <= 6.0
-        arrivals.append(
-            (T0 + 6.0 if stalled else recorded_s, np.resize(words, 320 * 1_000)[k * 320 :][:320])
-        )
+        stalled = 4.0 < recorded_s - T0 <= 4.0 + stall_s
+        arrivals.append((T0 + 4.0 + stall_s if stalled else recorded_s, track[k * 320 :][:320]))
     stream = CallerStream(RATE)
     taken = run(stream, arrivals, until_s=T0 + 20.0)
     heard = joined(taken)
-    assert stream.filled_s > 1.5
-    assert stream.shed_s > 1.0
-    n_loud = np.count_nonzero(heard)
-    assert n_loud == pytest.approx(10 * 16_000, abs=SHED_ABOVE_S * RATE + 160)  # no speech lost
-    # and what is heard at the end is what was said just now
-    assert stream.now_s(T0 + 20.0) - taken[-1][1].end_s < 0.02
-    last_word = int(np.flatnonzero(heard)[-1])
-    assert len(heard) - last_word == pytest.approx(8_000, abs=(SHED_ABOVE_S + 0.1) * RATE)
+    assert stream.filled_s == pytest.approx(stall_s, abs=0.05)
+    assert stream.shed_s >= stall_s - MAX_EARLY_S - 0.06
+    assert np.count_nonzero(heard) == np.count_nonzero(track)  # no speech lost
+    last_heard, last_said = (
+        int(np.flatnonzero(np.diff((each != 0).astype(int)) > 0)[-1]) for each in (heard, track)
+    )
+    ahead_s = stream.now_s(T0 + 20.0) - 20.0
+    behind_s = (last_heard - last_said) / RATE - ahead_s
+    assert 0.0 <= behind_s <= 0.035
 
 
-@settings(max_examples=40, deadline=None)
+def test_a_pause_inside_a_file_is_shortened_and_not_removed() -> None:
+    stream = CallerStream(RATE)
+    clip = np.concatenate([counting(8_000), np.zeros(16_000, np.int16), counting(8_000)])
+    taken = run(stream, [(T0, piece) for piece in np.split(clip, 100)], until_s=T0 + 4.0)
+    loud = np.flatnonzero(joined(taken))
+    assert len(loud) == 16_000
+    assert np.diff(loud).max() == pytest.approx(0.2 * RATE + SEEN_AHEAD_S * RATE, abs=320)
+
+
+@settings(max_examples=25, deadline=None)
 @given(
     rate_hz=st.sampled_from([8_000, 16_000, 44_100]),
-    script=st.lists(st.tuples(st.floats(0, 1.5), st.integers(0, 30_000)), min_size=1, max_size=25),
+    script=st.lists(st.tuples(st.floats(0, 1.5), st.integers(0, 20_000)), min_size=1, max_size=12),
     open_after_s=st.floats(0, 2),
 )
 def test_whatever_comes_the_stream_is_contiguous_and_in_step(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from voicepipe.clock import run_virtual
+from voicepipe.clock import VirtualLoop, run_virtual
 from voicepipe.errors import UsageError
 from voicepipe.frames import AudioFrame, Pcm
 from voicepipe.playout import Playout
@@ -70,6 +70,32 @@ def test_the_stream_goes_on_in_real_time_and_ends_with_the_client() -> None:
     call(scenario)
     assert ends == pytest.approx([(k + 1) / 100 for k in range(len(ends))])
     assert ends[-1] == pytest.approx(1.0, abs=0.03)
+
+
+def test_audio_that_waits_while_the_loop_is_held_up_is_not_taken_for_missing() -> None:
+    heard: list[AudioFrame] = []
+
+    async def scenario(transport: WebSocketTransport) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+
+        async def microphone() -> None:
+            for k in range(100):
+                await asyncio.sleep(max(0.0, (k + 1) * 0.02 - loop.time()))
+                for _ in range(5):  # on its way from the socket through other tasks
+                    await asyncio.sleep(0)
+                transport.heard(tone(320))
+                if k == 50:
+                    loop.jump(0.35)  # something blocks everybody
+            transport.hang_up()
+
+        async with transport.open() as frames, asyncio.TaskGroup() as group:
+            group.create_task(microphone())
+            heard.extend([frame async for frame in frames])
+
+    call(scenario)
+    samples = np.concatenate([frame.samples for frame in heard])
+    assert samples[np.flatnonzero(samples)[0] :].all()
 
 
 def test_a_backlog_does_not_keep_others_from_running() -> None:

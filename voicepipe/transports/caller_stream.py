@@ -13,8 +13,8 @@ a contiguous stream of 10 ms frames in step with real time:
   nothing: silence that long is waited for anyway before a pause counts.
 - **A client that stops sending** hears nothing of it: silence flows in step with real time.
 - **A client that sends ahead** of real time (a file, or what a stalled network saved up) is
-  buffered and paced, up to `MAX_BUFFERED_S`. While more than `SHED_ABOVE_S` wait, quiet frames are
-  left out, so that a live caller catches up in the pauses; no speech is ever dropped.
+  buffered and paced, up to `MAX_BUFFERED_S`. While audio waits, the caller's pauses are shortened
+  to `KEPT_PAUSE_S`, so that a live caller catches up at the first pause; no speech is dropped.
 """
 
 from __future__ import annotations
@@ -48,11 +48,14 @@ DRIFT = 200e-6
 DRIFT_WINDOW_S = 5.0
 """The least lateness within this time is the clock's, not the network's."""
 
-SHED_ABOVE_S = 0.3
-"""Backlog above which quiet frames are left out."""
+KEPT_PAUSE_S = 0.2
+"""Enough of a pause to hear that it is one; shorter ones are the closures inside words."""
 
-QUIET_AMPLITUDE = 327
-"""-40 dBFS: no speech that a microphone was meant for."""
+SEEN_AHEAD_S = 0.02
+"""Audio this far behind a frame must be quiet too, so that no onset is cut. It stays waiting."""
+
+QUIET_AMPLITUDE = 103
+"""-50 dBFS: no speech that a microphone was meant for, and above a quiet room."""
 
 MAX_BUFFERED_S = 30.0
 """What a client may send ahead of real time: 960 kB."""
@@ -74,6 +77,7 @@ class CallerStream:
         self._earliest_zero_s = 0.0  # as of `_anchored_s`
         self._anchored_s = 0.0
         self._pieces_s: deque[float] = deque(maxlen=LAG_PIECES)
+        self._n_quiet = 0  # samples since the last loud frame that was taken
         self._starved = False
         self._least_late_s = np.inf
         self._window_ends_s = 0.0
@@ -99,9 +103,8 @@ class CallerStream:
         length_s = len(samples) / self._rate_hz
         if self._zero_s is None:
             self._anchor(loop_s - length_s)
-        gap_s = self.now_s(loop_s) - length_s - self._end_s
-        if self._starved or gap_s > PATIENCE_S:
-            self._fill(gap_s)
+        if self._starved:  # this piece is not late: the client began to send again
+            self._fill(self.now_s(loop_s) - length_s - self._end_s)
         self._starved = False
         self._pieces_s.append(min(length_s, MAX_LAG_S))
         self._append(samples)
@@ -112,7 +115,7 @@ class CallerStream:
         """The next frame, if it is due: its audio is there and its time has come."""
         self._shed(loop_s)
         now_s = self.now_s(loop_s)
-        if len(self._buffer) < FRAME_SAMPLES and now_s >= self._give_up_s:
+        if self.gives_up(loop_s):
             self._fill(now_s - self._lag_s - self._end_s)
             self._starved = True
         if len(self._buffer) < FRAME_SAMPLES or self._next_end_s > now_s + 1e-9:
@@ -120,7 +123,12 @@ class CallerStream:
         frame = AudioFrame(self._buffer[:FRAME_SAMPLES].copy(), CALLER_RATE_HZ, self._n_taken)
         self._buffer = self._buffer[FRAME_SAMPLES:]
         self._n_taken += FRAME_SAMPLES
+        self._n_quiet = self._n_quiet + FRAME_SAMPLES if _is_quiet(frame.samples) else 0
         return frame
+
+    def gives_up(self, loop_s: float) -> bool:
+        """Audio is so late that `take` now puts silence in its place."""
+        return len(self._buffer) < FRAME_SAMPLES and self.now_s(loop_s) >= self._give_up_s
 
     def wake_s(self) -> float:
         """The loop time at which `take` may have something new, if nothing arrives before."""
@@ -175,10 +183,17 @@ class CallerStream:
             self._window_ends_s = loop_s + DRIFT_WINDOW_S
 
     def _shed(self, loop_s: float) -> None:
-        """Leave out quiet frames while the caller is far behind real time."""
-        while self._end_s - self.now_s(loop_s) > SHED_ABOVE_S:
-            frame = self._buffer[:FRAME_SAMPLES]
-            if len(frame) < FRAME_SAMPLES or np.abs(frame.astype(np.int32)).max() > QUIET_AMPLITUDE:
-                return
+        """Shorten a pause of the caller's while audio waits that should have been heard."""
+        n_seen = FRAME_SAMPLES + round(SEEN_AHEAD_S * CALLER_RATE_HZ)
+        while (
+            self._n_quiet >= KEPT_PAUSE_S * CALLER_RATE_HZ
+            and self._end_s - self.now_s(loop_s) > SEEN_AHEAD_S + FRAME_S
+            and len(self._buffer) >= n_seen
+            and _is_quiet(self._buffer[:n_seen])
+        ):
             self._buffer = self._buffer[FRAME_SAMPLES:]
             self.shed_s += FRAME_S
+
+
+def _is_quiet(samples: Pcm) -> bool:
+    return bool(np.abs(samples.astype(np.int32)).max() <= QUIET_AMPLITUDE)

@@ -32,6 +32,10 @@ LEAD_SLACK_S = 0.05
 
 SHORTEST_WAIT_S = 0.001
 
+HELD_UP_S = 0.01
+"""When the loop was held up for this long, audio that came meanwhile is still in the socket: it is
+given as long to be read, lest it be taken for missing."""
+
 
 class WebSocketTransport:
     """The `Transport` of one client. Make it when the client's rate is known; loop-bound."""
@@ -72,15 +76,24 @@ class WebSocketTransport:
         yield self._frames()
 
     async def _frames(self) -> AsyncIterator[AudioFrame]:
+        due_s = self._loop.time()
+        held_up_s = -HELD_UP_S  # when the loop last came back from being held up
         while not self._gone:
             self._news.clear()
             now_s = self._loop.time()
+            if now_s > due_s + HELD_UP_S:
+                held_up_s = now_s
+            if now_s < held_up_s + HELD_UP_S and self._caller.gives_up(now_s):
+                await asyncio.sleep(HELD_UP_S)
+                due_s = now_s = self._loop.time()
             frame = self._caller.take(now_s)
             if frame is not None:
+                due_s = now_s
                 await asyncio.sleep(0)  # a backlog is caught up with, but not to the loop's harm
                 yield frame
                 continue
             wait_s = max(SHORTEST_WAIT_S, self._caller.wake_s() - now_s)
+            due_s = now_s + wait_s
             alarm = self._loop.call_later(wait_s, self._news.set)
             await self._news.wait()
             alarm.cancel()
