@@ -6,8 +6,8 @@ import datetime
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from voicepipe import Session, SessionConfig, Stages
 from voicepipe import events as ev
+from voicepipe.assemble import Agent
 from voicepipe.clock import wall_time_s
 from voicepipe.frames import CALLER_RATE_HZ
 from voicepipe.recorder import recording
@@ -49,8 +49,7 @@ class Narrator:
 async def play_call(
     transport: MemoryTransport,
     call: Sequence[RecordedTurn],
-    stages: Stages,
-    config: SessionConfig,
+    agent: Agent,
     directory: Path,
     description: dict[str, object],
     say: Callable[[str], None],
@@ -58,8 +57,7 @@ async def play_call(
     """Hold the call and record it into `directory`. Raises ComponentError when the recording
     broke off."""
     with recording(directory, transport, description) as (recorded, recorder):
-        session = Session(recorded, stages, config, observers=[recorder, Narrator(say)])
-        await session.run()
+        await agent.session(recorded, [recorder, Narrator(say)]).run()
         recorder.describe({"truth": truth_of(call, transport)})
     if recorder.error is not None:
         raise recorder.error

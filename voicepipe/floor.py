@@ -85,6 +85,8 @@ class Floor:
             return
         self._held, self._live = None, turn
         turn.committed = True
+        if turn.reply is not None:
+            turn.reply.release()
         self._publish(ev.TurnReleased(t_media_s=self._now_s(), turn=turn.number))
         turn.lease.release()
 
@@ -233,7 +235,7 @@ class Floor:
         if turn.intent is not None:
             self._conclude(turn)
             return
-        reply = self._conversation.reply(turn.text)
+        reply = self._conversation.reply(turn.text, held=not turn.committed)
         task = group.create_task(turn.run(reply, voice))
         self._tasks[turn] = task
         task.add_done_callback(functools.partial(self._done, turn))

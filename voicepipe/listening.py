@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 
 from voicepipe.clock import Worker
 from voicepipe.events import EndOfTurn, Event, Fault, SpeechPaused, SpeechStarted, Transcript
@@ -115,7 +116,10 @@ class Listening:
         again: Sequence[SpeechInput] = ()
         while not done and failures < MAX_STT_FAILURES:
             try:
-                async with self._stt.open(self._items(again)) as transcripts:
+                async with (
+                    aclosing(self._items(again)) as items,
+                    self._stt.open(items) as transcripts,
+                ):
                     async for transcript in transcripts:
                         failures = 0
                         self._transcribed(transcript)
@@ -134,7 +138,7 @@ class Listening:
             while await self._to_stt.get() is not None:
                 pass  # the caller's frames still pass through; turn detection goes on
 
-    async def _items(self, again: Sequence[SpeechInput]) -> AsyncIterator[SpeechInput]:
+    async def _items(self, again: Sequence[SpeechInput]) -> AsyncGenerator[SpeechInput, None]:
         for item in again:
             yield item
         while (fresh := await self._to_stt.get()) is not None:

@@ -7,8 +7,8 @@ end, or raises what a stage raised.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 
 from voicepipe.errors import ComponentError
@@ -73,7 +73,7 @@ async def speak(
     phrases: asyncio.Queue[Phrase | None] = asyncio.Queue(PHRASES_AHEAD)
     async with asyncio.TaskGroup() as group:
         group.create_task(_generate(reply, phrases, watch, limits.llm_s))
-        group.create_task(voice(tts, _until_none(phrases), lease, sample_rate_hz, limits.tts_s))
+        group.create_task(_voice(tts, phrases, lease, sample_rate_hz, limits.tts_s))
         group.create_task(lease.play())
 
 
@@ -117,20 +117,15 @@ async def _generate(
         await phrases.put(None)
 
 
-async def _until_none(queue: asyncio.Queue[Phrase | None]) -> AsyncIterator[Phrase]:
-    while (phrase := await queue.get()) is not None:
-        yield phrase
-
-
-async def voice(
+async def _voice(
     tts: TextToSpeech,
-    phrases: AsyncIterator[Phrase],
+    phrases: asyncio.Queue[Phrase | None],
     lease: Lease,
     sample_rate_hz: int,
     limit_s: float,
 ) -> None:
-    """Speak `phrases` into `lease` and close it. Raises StageFailure when the voice raises, owes
-    sound for a phrase and gives none for `limit_s`, or spoke no sample at all."""
+    """Speak `phrases`, up to None, into `lease` and close it. Raises StageFailure when the voice
+    raises, owes sound for a phrase and gives none for `limit_s`, or spoke no sample at all."""
     now = asyncio.get_running_loop().time
     n_owed = 0  # characters given to the voice whose labels have not come back
     n_samples = 0
@@ -138,15 +133,18 @@ async def voice(
         try:
             async with asyncio.timeout(None) as patience:
 
-                async def counted() -> AsyncIterator[Phrase]:
+                async def counted() -> AsyncGenerator[Phrase, None]:
                     nonlocal n_owed
-                    async for phrase in phrases:
+                    while (phrase := await phrases.get()) is not None:
                         n_owed += len(phrase.text)
                         if patience.when() is None:
                             patience.reschedule(now() + limit_s)
                         yield phrase
 
-                async with tts.open(counted(), sample_rate_hz=sample_rate_hz) as frames:
+                async with (
+                    aclosing(counted()) as given,
+                    tts.open(given, sample_rate_hz=sample_rate_hz) as frames,
+                ):
                     async for frame in frames:
                         n_owed -= len(frame.text)
                         n_samples += frame.n_samples
@@ -169,9 +167,9 @@ async def voice(
 async def spoken(
     tts: TextToSpeech, text: str, sample_rate_hz: int, limit_s: float
 ) -> list[AudioFrame]:
-    """All frames of `text`. Raises StageFailure as `voice` does."""
+    """All frames of `text`. Raises StageFailure when the voice fails or takes too long."""
 
-    async def one() -> AsyncIterator[Phrase]:
+    async def one() -> AsyncGenerator[Phrase, None]:
         yield Phrase(text)
 
     made: list[AudioFrame] = []
@@ -179,7 +177,8 @@ async def spoken(
         try:
             async with (
                 asyncio.timeout(limit_s),
-                tts.open(one(), sample_rate_hz=sample_rate_hz) as frames,
+                aclosing(one()) as phrases,
+                tts.open(phrases, sample_rate_hz=sample_rate_hz) as frames,
             ):
                 made = [frame async for frame in frames]
         except TimeoutError:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import logging
 import wave
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -169,10 +169,10 @@ class RecordedTransport:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[AsyncIterator[AudioFrame]]:
-        async with self._transport.open() as frames:
-            yield self._heard(frames)
+        async with self._transport.open() as frames, aclosing(self._heard(frames)) as heard:
+            yield heard
 
-    async def _heard(self, frames: AsyncIterator[AudioFrame]) -> AsyncIterator[AudioFrame]:
+    async def _heard(self, frames: AsyncIterator[AudioFrame]) -> AsyncGenerator[AudioFrame, None]:
         async for frame in frames:
             self._recorder.hear(frame)
             yield frame

@@ -7,9 +7,10 @@ under `voicepipe.clock.VirtualLoop`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from bisect import bisect_left
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -99,7 +100,8 @@ class MemoryTransport:
     @asynccontextmanager
     async def open(self) -> AsyncIterator[AsyncIterator[AudioFrame]]:
         self._zero_s = asyncio.get_running_loop().time()
-        yield self._frames()
+        async with aclosing(self._frames()) as frames:
+            yield frames
 
     async def play(self, frame: AudioFrame) -> None:
         self._agent.play(frame)
@@ -111,7 +113,7 @@ class MemoryTransport:
     def heard_until(self) -> int | None:
         return None
 
-    async def _frames(self) -> AsyncIterator[AudioFrame]:
+    async def _frames(self) -> AsyncGenerator[AudioFrame, None]:
         sample = 0
         waiting = list(self._turns)
         saying: Pcm = np.zeros(0, np.int16)
@@ -175,6 +177,7 @@ class AgentTrack:
     def __init__(self, rate_hz: int) -> None:
         self.rate_hz = rate_hz
         self._frames: list[AudioFrame] = []
+        self._audible: list[AudioFrame] = []
 
     @property
     def frames(self) -> tuple[AudioFrame, ...]:
@@ -183,20 +186,12 @@ class AgentTrack:
     @property
     def last_sound_s(self) -> float:
         """End of the last audible frame so far, 0.0 before the first."""
-        for frame in reversed(self._frames):
-            if _is_audible(frame):
-                return frame.end_s
-        return 0.0
+        return self._audible[-1].end_s if self._audible else 0.0
 
     def first_sound_after(self, t_s: float) -> float | None:
         """Start of the first audible frame that begins at `t_s` or later."""
-        found = None
-        for frame in reversed(self._frames):
-            if frame.start_s < t_s:
-                break
-            if _is_audible(frame):
-                found = frame.start_s
-        return found
+        index = bisect_left(self._audible, t_s, key=lambda frame: frame.start_s)
+        return self._audible[index].start_s if index < len(self._audible) else None
 
     def samples(self) -> Pcm:
         """The track from sample 0 on, shape [n], silence where nothing was played."""
@@ -212,16 +207,23 @@ class AgentTrack:
                 f"agent track: frame at {frame.start_sample} overlaps the one that ends at "
                 f"{self._frames[-1].end_sample}"
             )
-        self._frames.append(frame)
+        self._append(frame)
 
     def cut(self, from_sample: int) -> None:
         while self._frames and self._frames[-1].start_sample >= from_sample:
-            self._frames.pop()
+            self._pop()
         if self._frames and self._frames[-1].end_sample > from_sample:
-            last = self._frames.pop()
+            last = self._pop()
             kept = last.samples[: from_sample - last.start_sample]
-            self._frames.append(AudioFrame(kept, last.sample_rate_hz, last.start_sample, last.text))
+            self._append(replace(last, samples=kept))
 
+    def _append(self, frame: AudioFrame) -> None:
+        self._frames.append(frame)
+        if np.any(np.abs(frame.samples.astype(np.int32)) >= AUDIBLE_AMPLITUDE):
+            self._audible.append(frame)
 
-def _is_audible(frame: AudioFrame) -> bool:
-    return bool(np.any(np.abs(frame.samples.astype(np.int32)) >= AUDIBLE_AMPLITUDE))
+    def _pop(self) -> AudioFrame:
+        frame = self._frames.pop()
+        if self._audible and self._audible[-1] is frame:
+            self._audible.pop()
+        return frame

@@ -44,7 +44,8 @@ def read_speech(path: Path) -> Pcm:
         mono = soxr.resample(mono, rate_hz, CALLER_RATE_HZ)
     if len(mono) == 0:
         raise UsageError(f"{path}: too short: not one sample is left at {CALLER_RATE_HZ} Hz")
-    return np.clip(np.rint(mono * 32768), -32768, 32767).astype(np.int16)
+    samples_16: Pcm = np.clip(np.rint(mono * 32768), -32768, 32767).astype(np.int16)
+    return samples_16
 
 
 @dataclass(frozen=True, slots=True)

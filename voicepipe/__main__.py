@@ -1,0 +1,7 @@
+"""`python -m voicepipe`."""
+
+import sys
+
+from voicepipe.cli import main
+
+sys.exit(main())

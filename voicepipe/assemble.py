@@ -1,0 +1,170 @@
+"""The one place where a configuration becomes objects."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TypeVar
+
+from stages.llm import LocalLLM, OpenAILLM
+from stages.stt import WhisperSTT
+from stages.tts import KokoroTTS, PiperTTS
+from turn_detection import Endpointing, SileroVAD, SmartTurn
+from voicepipe.budget import Budget
+from voicepipe.config import AgentConfig
+from voicepipe.errors import UsageError
+from voicepipe.models import path_of
+from voicepipe.protocols import (
+    LanguageModel,
+    Observer,
+    SpeechToText,
+    TextToSpeech,
+    Transport,
+    TurnDetection,
+)
+from voicepipe.provenance import provenance
+from voicepipe.recorder import recording
+from voicepipe.session import Session, SessionConfig, Stages
+
+T = TypeVar("T")
+
+_SILERO = "silero-vad"
+
+
+class Agent:
+    """An agent with its models loaded: makes the session of each caller.
+
+    Raises UsageError for an unknown stage (lists the known), ComponentError when a model cannot be
+    had or loaded.
+    """
+
+    def __init__(self, config: AgentConfig) -> None:
+        self.config = config
+        self.stages = Stages(
+            stt=_made("stt", config.stt, _STT, config),
+            llm=_made("llm", config.llm, _LLM, config),
+            tts=_made("tts", config.tts, _TTS, config),
+            turn=_made("turn", config.turn, _TURN, config),
+        )
+
+    @property
+    def session_config(self) -> SessionConfig:
+        return SessionConfig(
+            system=self.config.system,
+            apology=self.config.apology,
+            budget=Budget(self.config.target_ms),
+        )
+
+    def session(self, transport: Transport, observers: Sequence[Observer] = ()) -> Session:
+        return Session(transport, self.stages, self.session_config, observers)
+
+
+class RecordedSession:
+    """A session that is recorded into `directory` while it runs."""
+
+    def __init__(
+        self, agent: Agent, directory: Path, transport: Transport, observers: Sequence[Observer]
+    ) -> None:
+        self._recording = recording(directory, transport, describe(agent.config))
+        self._agent = agent
+        self._observers = observers
+        self._session: Session | None = None
+
+    async def run(self) -> None:
+        """As `Session.run`; raises ComponentError when the directory cannot be written."""
+        with self._recording as (transport, recorder):
+            self._session = self._agent.session(transport, [recorder, *self._observers])
+            await self._session.run()
+
+    def type_text(self, text: str) -> None:
+        """As `Session.type_text`."""
+        if self._session is None:
+            raise UsageError("session: it does not run yet")
+        self._session.type_text(text)
+
+
+def describe(config: AgentConfig) -> dict[str, object]:
+    """The effective configuration with its provenance, JSON-ready: what `config.json` holds."""
+    threads = {"stt": config.stt_threads, "llm": config.llm_threads, "tts": config.tts_threads}
+    return {"settings": asdict(config), "provenance": provenance(_model_names(config), threads)}
+
+
+def _made(
+    kind: str, uri: str, makers: Mapping[str, Callable[[str, AgentConfig], T]], config: AgentConfig
+) -> T:
+    scheme, colon, name = uri.partition(":")
+    if not colon or scheme not in makers:
+        known = ", ".join(f"{known}:" for known in makers)
+        raise UsageError(f"unknown {kind} {uri!r}: give one of {known} (scheme:name)")
+    return makers[scheme](name, config)
+
+
+def _folder(prefix: str, name: str) -> Path:
+    """A local path as it is, anything else from the model store."""
+    return Path(name) if os.sep in name else path_of(prefix + name)
+
+
+def _whisper(name: str, config: AgentConfig) -> SpeechToText:
+    return WhisperSTT(_folder("whisper-", name), n_threads=config.stt_threads)
+
+
+def _local(name: str, config: AgentConfig) -> LanguageModel:
+    path = _folder("", name)
+    file = next(iter(sorted(path.glob("*.gguf"))), path) if path.is_dir() else path
+    return LocalLLM(file, n_threads=config.llm_threads, seed=config.seed)
+
+
+def _openai(name: str, config: AgentConfig) -> LanguageModel:
+    base_url, _, model = name.partition("#")
+    if "," in base_url or not model:
+        raise UsageError(
+            f"llm openai:{name}: give one endpoint and its model: openai:http://host:8000/v1#model"
+        )
+    return OpenAILLM(base_url, model, api_key=os.environ.get("OPENAI_API_KEY"))
+
+
+def _piper(name: str, config: AgentConfig) -> TextToSpeech:
+    return PiperTTS(_folder("piper-", name), n_threads=config.tts_threads)
+
+
+def _kokoro(name: str, config: AgentConfig) -> TextToSpeech:
+    return KokoroTTS(path_of("kokoro-82m"), voice=name, n_threads=config.tts_threads)
+
+
+def _smart_turn(name: str, config: AgentConfig) -> TurnDetection:
+    model = SmartTurn(_folder("smart-turn-", name))
+    return Endpointing(model, vad=SileroVAD(path_of(_SILERO)))
+
+
+def _silence(name: str, config: AgentConfig) -> TurnDetection:
+    return Endpointing(None, vad=SileroVAD(path_of(_SILERO)))
+
+
+_STT: Mapping[str, Callable[[str, AgentConfig], SpeechToText]] = {"whisper": _whisper}
+_LLM: Mapping[str, Callable[[str, AgentConfig], LanguageModel]] = {
+    "local": _local,
+    "openai": _openai,
+}
+_TTS: Mapping[str, Callable[[str, AgentConfig], TextToSpeech]] = {
+    "piper": _piper,
+    "kokoro": _kokoro,
+}
+_TURN: Mapping[str, Callable[[str, AgentConfig], TurnDetection]] = {
+    "smart-turn": _smart_turn,
+    "silence": _silence,
+}
+
+
+def _model_names(config: AgentConfig) -> list[str]:
+    """What `config` takes from the model store."""
+    prefixes = {"whisper": "whisper-", "local": "", "piper": "piper-", "smart-turn": "smart-turn-"}
+    names = []
+    for uri in (config.stt, config.llm, config.tts, config.turn):
+        scheme, _, name = uri.partition(":")
+        if scheme == "kokoro":
+            names.append("kokoro-82m")
+        elif scheme in prefixes and os.sep not in name:
+            names.append(prefixes[scheme] + name)
+    return [*names, _SILERO]
