@@ -393,7 +393,7 @@ def test_hostile_text_costs_no_more_than_its_length(piece: str) -> None:
         speakable(text)
         return process_time_s() - start_s
 
-    assert cost_s(6_000) < 10 * max(cost_s(1_500), cost_s(1_500))
+    assert cost_s(6_000) < 10 * max(cost_s(1_500), cost_s(1_500), 0.01)
 
 
 pieces = st.sampled_from(
