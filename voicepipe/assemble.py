@@ -8,13 +8,25 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
 
-from stages.llm import LocalLLM, OpenAILLM
-from stages.stt import WhisperSTT
-from stages.tts import KokoroTTS, PiperTTS
-from turn_detection import Endpointing, SileroVAD, SmartTurn
+import numpy as np
+from faster_whisper import WhisperModel
+
+from budgets import Detectors
+from stages.llm import LocalLLM, OpenAILLM, Sampling, ScriptedLLM
+from stages.stt import ScriptedSTT, WhisperSTT
+from stages.tts import KokoroTTS, PiperTTS, ScriptedTTS
+from turn_detection import (
+    Endpointing,
+    ScriptedEndOfTurn,
+    ScriptedVAD,
+    SileroVAD,
+    SmartTurn,
+    WebRtcVAD,
+)
 from voicepipe.budget import Budget
 from voicepipe.config import AgentConfig
 from voicepipe.errors import UsageError
+from voicepipe.frames import Pcm
 from voicepipe.models import path_of
 from voicepipe.protocols import (
     LanguageModel,
@@ -91,6 +103,26 @@ def describe(config: AgentConfig) -> dict[str, object]:
     return {"settings": asdict(config), "provenance": provenance(_model_names(config), threads)}
 
 
+def listener() -> Callable[[Pcm], str]:
+    """Transcribes the agent's 16 kHz audio back, for the report: stock faster-whisper, so that the
+    STT under test does not judge."""
+    model = WhisperModel(str(path_of("whisper-tiny.en")), compute_type="int8", cpu_threads=2)
+
+    def listen(samples: Pcm) -> str:
+        segments, _ = model.transcribe(
+            samples.astype(np.float32) / 32768, language="en", condition_on_previous_text=False
+        )
+        return " ".join(segment.text.strip() for segment in segments)
+
+    return listen
+
+
+def report_detectors() -> Detectors:
+    """What the report measures recordings with: Silero, refereed by webrtcvad."""
+    silero = SileroVAD(_file("silero-vad", "*.onnx"))
+    return Detectors(speech=silero.open, referee=WebRtcVAD().open)
+
+
 def _made(
     kind: str, uri: str, makers: Mapping[str, Callable[[str, AgentConfig], T]], config: AgentConfig
 ) -> T:
@@ -99,6 +131,11 @@ def _made(
         known = ", ".join(f"{known}:" for known in makers)
         raise UsageError(f"unknown {kind} {uri!r}: give one of {known} (scheme:name)")
     return makers[scheme](name, config)
+
+
+def _file(name: str, pattern: str) -> Path:
+    """The one file of a stored model that matches."""
+    return next(path_of(name).glob(pattern))
 
 
 def _folder(prefix: str, name: str) -> Path:
@@ -111,9 +148,8 @@ def _whisper(name: str, config: AgentConfig) -> SpeechToText:
 
 
 def _local(name: str, config: AgentConfig) -> LanguageModel:
-    path = _folder("", name)
-    file = next(iter(sorted(path.glob("*.gguf"))), path) if path.is_dir() else path
-    return LocalLLM(file, n_threads=config.llm_threads, seed=config.seed)
+    file = Path(name) if os.sep in name else _file(name, "*.gguf")
+    return LocalLLM(file, n_threads=config.llm_threads, sampling=Sampling(seed=config.seed))
 
 
 def _openai(name: str, config: AgentConfig) -> LanguageModel:
@@ -134,37 +170,47 @@ def _kokoro(name: str, config: AgentConfig) -> TextToSpeech:
 
 
 def _smart_turn(name: str, config: AgentConfig) -> TurnDetection:
-    model = SmartTurn(_folder("smart-turn-", name))
-    return Endpointing(model, vad=SileroVAD(path_of(_SILERO)))
+    path = Path(name) if os.sep in name else _file(f"smart-turn-{name}", "*.onnx")
+    return Endpointing(SmartTurn(path), vad=SileroVAD(_file(_SILERO, "*.onnx")))
 
 
 def _silence(name: str, config: AgentConfig) -> TurnDetection:
-    return Endpointing(None, vad=SileroVAD(path_of(_SILERO)))
+    return Endpointing(None, vad=SileroVAD(_file(_SILERO, "*.onnx")))
 
 
-_STT: Mapping[str, Callable[[str, AgentConfig], SpeechToText]] = {"whisper": _whisper}
+_STT: Mapping[str, Callable[[str, AgentConfig], SpeechToText]] = {
+    "whisper": _whisper,
+    "scripted": lambda name, _: ScriptedSTT([name or "What is this?"]),
+}
 _LLM: Mapping[str, Callable[[str, AgentConfig], LanguageModel]] = {
     "local": _local,
     "openai": _openai,
+    "scripted": lambda name, config: ScriptedLLM(
+        [name or "This is a scripted reply."], seed=config.seed
+    ),
 }
 _TTS: Mapping[str, Callable[[str, AgentConfig], TextToSpeech]] = {
     "piper": _piper,
     "kokoro": _kokoro,
+    "scripted": lambda _, config: ScriptedTTS(first_audio_ms=80, seed=config.seed),
 }
 _TURN: Mapping[str, Callable[[str, AgentConfig], TurnDetection]] = {
     "smart-turn": _smart_turn,
     "silence": _silence,
+    "scripted": lambda _, __: Endpointing(ScriptedEndOfTurn(), vad=ScriptedVAD()),
 }
 
 
 def _model_names(config: AgentConfig) -> list[str]:
     """What `config` takes from the model store."""
     prefixes = {"whisper": "whisper-", "local": "", "piper": "piper-", "smart-turn": "smart-turn-"}
-    names = []
+    names = set()
     for uri in (config.stt, config.llm, config.tts, config.turn):
         scheme, _, name = uri.partition(":")
         if scheme == "kokoro":
-            names.append("kokoro-82m")
+            names.add("kokoro-82m")
         elif scheme in prefixes and os.sep not in name:
-            names.append(prefixes[scheme] + name)
-    return [*names, _SILERO]
+            names.add(prefixes[scheme] + name)
+    if not config.turn.startswith("scripted:"):
+        names.add(_SILERO)
+    return sorted(names)

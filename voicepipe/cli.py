@@ -98,7 +98,12 @@ def _agent_config(args: argparse.Namespace) -> AgentConfig:
 def _demo(args: argparse.Namespace) -> int:
     from budgets import run_report  # noqa: PLC0415 - see the module's docstring
     from demos import recorded_call  # noqa: PLC0415 - as above
-    from voicepipe.assemble import Agent, describe  # noqa: PLC0415 - as above
+    from voicepipe.assemble import (  # noqa: PLC0415 - as above
+        Agent,
+        describe,
+        listener,
+        report_detectors,
+    )
 
     config = _agent_config(args)
     transport, call = recorded_call.caller(args.caller)
@@ -106,7 +111,11 @@ def _demo(args: argparse.Namespace) -> int:
     directory = recorded_call.session_directory(args.out)
     asyncio.run(recorded_call.play_call(transport, call, agent, directory, describe(config), print))
     text, ok = run_report(
-        [directory], html=directory / "report.html", json=directory / "report.json"
+        [directory],
+        detectors=report_detectors(),
+        html=directory / "report.html",
+        json=directory / "report.json",
+        listen_back=listener(),
     )
     print(f"\n{text}\n{directory}: call.wav, events.jsonl, config.json, report.json, report.html")
     return 0 if ok else 1
@@ -142,9 +151,16 @@ def _serve(args: argparse.Namespace) -> int:
 
 def _report(args: argparse.Namespace) -> int:
     from budgets import run_report  # noqa: PLC0415 - see the module's docstring
+    from voicepipe.assemble import report_detectors  # noqa: PLC0415 - as above
 
     text, ok = run_report(
-        args.dirs, html=args.html, json=args.json, compare=args.compare, gates=args.gate
+        args.dirs,
+        detectors=report_detectors(),
+        html=args.html,
+        json=args.json,
+        compare=args.compare,
+        gates=args.gate,
+        target_ms=args.target_ms,
     )
     print(text)
     return 0 if ok else 1

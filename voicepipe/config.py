@@ -47,17 +47,16 @@ def load_config(file: Path | None, given: Mapping[str, object]) -> AgentConfig:
 def _checked(settings: Mapping[str, object], where: str) -> dict[str, object]:
     """`settings` with every key known and every value of its field's type."""
     defaults = {f.name: f.default for f in dataclasses.fields(AgentConfig)}
-    checked = {}
-    for key, value in settings.items():
+    checked: dict[str, object] = {}
+    for key, given in settings.items():
         if key not in defaults:
             known = ", ".join(sorted(defaults))
             raise UsageError(f"{where}: unknown setting {key!r}; known settings: {known}")
         wanted = type(defaults[key])
-        if wanted is float and type(value) is int:
-            value = float(value)
+        value = float(given) if wanted is float and type(given) is int else given
         if type(value) is not wanted:
             raise UsageError(f"{where}: {key} must be {wanted.__name__}, got {value!r}")
-        if wanted is int and key.endswith("_threads") and value < 1:  # type: ignore[operator]
+        if key.endswith("_threads") and isinstance(value, int) and value < 1:
             raise UsageError(f"{where}: {key} must be at least 1, got {value!r}")
         checked[key] = value
     return checked
