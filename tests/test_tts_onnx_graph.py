@@ -33,6 +33,16 @@ def test_a_graph_of_any_content_is_read_or_malformed(prefix: bytes) -> None:
         graph.split(DECODER, also=[])
 
 
+def test_a_truncated_model_is_malformed() -> None:
+    node = bytes([1 << 3 | 2, 3]) + b"out"
+    graph = bytes([1 << 3 | 2, 0, 5 << 3 | 2, 0, 2 << 3 | 2, len(node)]) + node
+    model = bytes([7 << 3 | 2, len(graph)]) + graph
+    assert Graph(model).nodes
+    for size in range(len(model)):
+        with pytest.raises(MalformedModel):
+            Graph(model[:size])
+
+
 @pytest.mark.models
 def test_a_piper_voice_in_pieces_sounds_like_the_whole() -> None:
     (file,) = path_of("piper-en_US-joe-medium").glob("*.onnx")

@@ -49,6 +49,8 @@ def sound(pronouncer: Pronouncer, text: str) -> str:
         ("uh-huh", "əhˈʌ"),
         ("A-M", "ˈA ˈɛm"),
         ("ZQJ", "zˌikjˌuʤˈA"),
+        ("m²³", "ˈɛm"),
+        ("²³", "tˈu θɹˈi"),
         ("7 42", "sˈɛvən fˈɔɹ tˈu"),
         ("One. Two?", "wˈʌn.|tˈu?"),
         ("café", "kæfˈA"),

@@ -197,7 +197,6 @@ class Speaker:
 
     def _pause(self) -> list[AudioFrame]:
         n_samples = round(self._pause_ms * self._rate_hz / 1000)
-        self._pause_ms = 0.0
         return self._cutter.add(np.zeros(n_samples, np.int16))
 
 
