@@ -18,13 +18,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from stages.tts.labels import Label, labels_of
+from stages.tts.speech_text import speakable
 from stages.tts.voice import Float32, Mark, Piece
 from voicepipe.errors import UsageError
 from voicepipe.frames import AudioFrame, Pcm
 from voicepipe.protocols import Phrase
 from voicepipe.resample import Resampler
-
-speakable = str
 
 Say = Callable[[str], AsyncGenerator[Piece, None]]
 """Speaks plain words, piece by piece."""
