@@ -45,11 +45,25 @@ def measured(
     ],
     ids=str,
 )
-def test_edges_are_found_to_ten_milliseconds(rate_hz: int, how: dict[str, float]) -> None:
+def test_edges_are_found_to_a_few_milliseconds(rate_hz: int, how: dict[str, float]) -> None:
+    """To ten where the sound fades in and out, to four where it does not."""
     loudness = measured(rate_hz, [(0.703, 0.9), (2.1117, 0.6)], **how)
+    exact = 0.010 if "fade_s" in how else 0.004
     for start_s, end_s in ((0.703, 1.603), (2.1117, 2.7117)):
-        assert loudness.onset(start_s + 0.05) == pytest.approx(start_s, abs=0.010)
-        assert loudness.offset(end_s + 0.05) == pytest.approx(end_s, abs=0.010)
+        assert loudness.onset(start_s + 0.05) == pytest.approx(start_s, abs=exact)
+        assert loudness.offset(end_s + 0.05) == pytest.approx(end_s, abs=exact)
+
+
+def test_a_wandering_offset_is_no_sound() -> None:
+    rate_hz = 16_000
+    studio = Studio(rate_hz)
+    studio.say("caller", 1.0, burst(1.0, rate_hz))
+    wander = 0.05 * np.sin(2 * np.pi * 0.7 * np.arange(3 * rate_hz) / rate_hz)
+    studio.say("caller", 0.0, wander)
+    track = Track(studio.track("caller"), rate_hz)
+    loudness = Loudness(track, [Segment(1.0, 2.0)])
+    assert loudness.onset(1.0) == pytest.approx(1.0, abs=0.004)
+    assert loudness.offset(2.0) == pytest.approx(2.0, abs=0.004)
 
 
 def test_a_click_is_no_sound() -> None:

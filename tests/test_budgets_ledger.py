@@ -68,10 +68,11 @@ def test_the_stt_work_is_the_finalisation_that_the_pause_asked_for() -> None:
     other = ev.Transcript(t_media_s=9.5, t_loop_s=10.02, text="what", final=True, end_s=9.5)
     pause = ev.SpeechPaused(t_media_s=10.0, t_loop_s=10.010)
     final = ev.Transcript(t_media_s=10.0, t_loop_s=10.115, text="what time", final=True, end_s=10.0)
-    (ledger,) = ledgers_of([pause, other, final, *reply_events()])
-    assert ledger.work["stt"].start_ms == pytest.approx(10)
-    assert ledger.work["stt"].took_ms == pytest.approx(105)
-    assert ledger.work["stt"].hidden_ms == pytest.approx(105)
+    for events in ([pause, other, final], [pause, final, other]):
+        (ledger,) = ledgers_of([*events, *reply_events()])
+        assert ledger.work["stt"].start_ms == pytest.approx(10)
+        assert ledger.work["stt"].took_ms == pytest.approx(105)
+        assert ledger.work["stt"].hidden_ms == pytest.approx(105)
 
 
 def test_a_missing_event_leaves_its_time_to_the_next_row() -> None:
@@ -100,6 +101,17 @@ def test_replies_that_no_turn_was_committed_to_have_no_ledger() -> None:
     (ledger,) = ledgers_of([*dropped, *reply_events(turn=1)])
     assert ledger.turn == 1
     assert ledger.n_dropped == 1
+
+
+def test_a_prepared_reply_that_is_used_was_not_dropped() -> None:
+    (ledger,) = ledgers_of(reply_events(held=True, started=0.150))
+    assert ledger.n_dropped == 0
+
+
+def test_a_reply_to_no_end_of_turn_has_no_ledger() -> None:
+    start = ev.TurnStarted(t_media_s=15, t_loop_s=15, turn=1, text="again", held=False)
+    ledgers = ledgers_of([*reply_events(), start, finished(1)])
+    assert [ledger.turn for ledger in ledgers] == [0]
 
 
 def test_a_reopened_turn_is_marked_even_when_its_reply_had_finished() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -116,7 +117,7 @@ def test_unknown_times_are_read_as_such(tmp_path: Path) -> None:
 
 
 def known(event: Event) -> tuple[bool, bool]:
-    return abs(event.t_media_s) < 1e9, abs(event.t_loop_s) < 1e9
+    return not math.isnan(event.t_media_s), not math.isnan(event.t_loop_s)
 
 
 @pytest.mark.parametrize("config", ["", "{", "[1]", "null", "NaN"])

@@ -76,6 +76,14 @@ def test_the_figures_are_those_of_the_sound(mixed: Path) -> None:
         assert row.ledger.total_ms == pytest.approx(row.gap.perceived_ms, abs=0.001)
 
 
+def test_a_gap_between_sound_and_events_counts_in_either_direction(tmp_path: Path) -> None:
+    shifts = [-40.0, 40.0, -40.0]
+    report = report_of(compose(tmp_path / "s", [Exchange(shift_ms=ms) for ms in shifts]))
+    assert list(report.instrument_gap.values) == pytest.approx([40, 40, 40], abs=5)
+    rows = [row.ledger.rows_ms["unattributed"] for row in report.turns]
+    assert rows == pytest.approx(shifts, abs=5)
+
+
 def test_what_speculation_costs_and_saves(mixed: Path) -> None:
     found = report_of(mixed).speculation
     assert found.eager_turns == 2
@@ -199,7 +207,7 @@ def test_what_nobody_answered_is_missed(tmp_path: Path) -> None:
 
 
 def test_several_sessions_are_one_report(tmp_path: Path) -> None:
-    compose(tmp_path / "a" / "x", [Exchange()], seed=1, llm="l")
+    compose(tmp_path / "a" / "x", [Exchange()], seed=1, llm="l", odd=[math.nan, {"a": math.inf}])
     compose(tmp_path / "b" / "x", [Exchange(), Exchange()], seed=2, llm="l")
     report = report_of(tmp_path)
     written = as_json(report)
@@ -208,6 +216,7 @@ def test_several_sessions_are_one_report(tmp_path: Path) -> None:
     names = {turn["session"] for turn in written["turns"]}
     assert len(names) == 2
     assert written["config"]["llm"] == "l"
+    assert [None, {"a": None}] in [own.get("odd") for own in written["config"]["sessions"].values()]
     assert {own["seed"] for own in written["config"]["sessions"].values()} == {1, 2}
 
 
