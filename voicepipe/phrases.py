@@ -164,6 +164,7 @@ class PhraseSplitter:
         self._undecided = False  # the next word tells what the last word ended
         self._at_line_start = True
         self._first_of_line = True  # the last word is
+        self._word_before = ""
         self._n_letters_before_span = 0
 
     def feed(self, delta: str) -> list[Phrase]:
@@ -228,7 +229,8 @@ class PhraseSplitter:
             phrases += self._consider(Boundary.JOINT, pending.gap)
         elif word in PREPOSITIONS:
             pending.seen[Boundary.WEAK] = pending.gap
-        boundary = after_word(word, first_of_line=self._first_of_line)
+        boundary = after_word(word, before=self._word_before, first_of_line=self._first_of_line)
+        self._word_before = word
         if line_ended:
             boundary = Boundary.SENTENCE
         pending.gap = pending.here
@@ -255,10 +257,12 @@ class PhraseSplitter:
     def _consider(self, boundary: Boundary, cut: _Cut) -> list[Phrase]:
         """There is a boundary at `cut`: the phrases that end there, or at a better place before."""
         pending = self._pending
-        pending.seen[boundary] = cut
         length = self._lengths.at(boundary)
-        phrases = []
-        while (found := pending.seen.get(boundary)) and length is not None:
+        phrases: list[Phrase] = []
+        if length is None:
+            return phrases
+        pending.seen[boundary] = cut
+        while found := pending.seen.get(boundary):
             need = max(length.after(self._n_spoken), 1)
             if found.n_letters < need:
                 break

@@ -30,6 +30,7 @@ _LONGEST_PIECE = 1000
 text that was made to be hard, the cost of the whole stays linear in its length."""
 
 _PAUSES: list[Rule] = [
+    (re.compile(r"(?:\.{2,}|…)(?=\s+(?!I\b)[A-Z])"), ". "),
     (re.compile(r"\.{2,}|…|[—―]|(?<=\s)[-–]{1,3}(?=\s)|--+"), ", "),
     (re.compile(r"[)\]](?=[)\]\s]*$)"), " "),
     (re.compile(r"[()\[\]|]"), ", "),

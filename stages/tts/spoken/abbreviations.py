@@ -219,7 +219,7 @@ ABBREVIATIONS: list[Rule] = [
     (
         re.compile(
             r"\b([A-Z][a-z]+|\d{1,3}(?:st|nd|rd|th)) (St|Dr|Ct|Pl)\."
-            r"(?! [A-Z][a-z]+ ?[,.A-Z])"
+            r"(?! [A-ZÀ-Ö][a-zà-ÿ]+ ?[,.A-Z])"
         ),
         _street,
     ),

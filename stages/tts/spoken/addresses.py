@@ -130,7 +130,7 @@ ADDRESSES: list[Rule] = [
         _version,
     ),
     (
-        re.compile(r"(?<![\w.])(v(?:ersion |er\.? )?)(\d{1,4}(?:\.\d{1,5})?)(?![\w]|\.\d)", re.I),
+        re.compile(r"(?<![\w.])(v(?:er\.?)? ?)(\d{1,4}(?:\.\d{1,5})?)(?![\w]|\.\d)", re.I),
         _version,
     ),
     # /etc/hosts, ~/notes, C:\Users\me, ./run.sh
