@@ -42,6 +42,12 @@ MAX_LAG_S = 1.0
 MAX_EARLY_S = 0.1
 """How late the very first piece may have been; a client is not "early" beyond it, but ahead."""
 
+SETTLING_S = 1.0
+"""By then the first pieces, or those after a gap, have shown what they are: late, or a backlog."""
+
+SMALL_EARLY_S = 0.04
+"""After settling, more than this is a backlog, which the next pause of the caller's takes back."""
+
 DRIFT = 200e-6
 """Bound on the difference of two sound clocks; consumer crystals keep within 100 ppm."""
 
@@ -76,6 +82,7 @@ class CallerStream:
         self._zero_s: float | None = None
         self._earliest_zero_s = 0.0  # as of `_anchored_s`
         self._anchored_s = 0.0
+        self._settles_s = 0.0
         self._pieces_s: deque[float] = deque(maxlen=LAG_PIECES)
         self._n_quiet = 0  # samples since the last loud frame that was taken
         self._starved = False
@@ -105,6 +112,7 @@ class CallerStream:
             self._anchor(loop_s - length_s)
         if self._starved:  # this piece is not late: the client began to send again
             self._fill(self.now_s(loop_s) - length_s - self._end_s)
+            self._settles_s = loop_s + SETTLING_S
         self._starved = False
         self._pieces_s.append(min(length_s, MAX_LAG_S))
         self._append(samples)
@@ -173,7 +181,9 @@ class CallerStream:
         """Let the clock follow the client's."""
         assert self._zero_s is not None
         late_s = self.now_s(loop_s) - self._end_s
-        if late_s < 0.0:
+        beginning = loop_s < self._anchored_s + SETTLING_S
+        settled = loop_s >= self._settles_s
+        if late_s < 0.0 and (beginning or (settled and late_s >= -SMALL_EARLY_S)):
             allowed = self._earliest_zero_s - DRIFT * (loop_s - self._anchored_s)
             self._zero_s = max(self._zero_s + late_s, min(self._zero_s, allowed))
         self._least_late_s = min(self._least_late_s, max(0.0, late_s))
