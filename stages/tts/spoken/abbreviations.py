@@ -100,6 +100,9 @@ _ANYWHERE = {
     "a.k.a": "also known as",
     "w.r.t": "with respect to",
 }
+_WANT_MORE = frozenset(
+    ("vs", "cf", "viz", "a.k.a", "w.r.t", "approx", "est", "esp", "incl", "max", "min", "avg")
+)
 _IN_NAMES = frozenset(("jr", "sr", "inc", "ltd", "corp", "co", "bros", "univ"))
 _PLAIN = {
     "vs": "versus",
@@ -110,6 +113,7 @@ _PLAIN = {
     "btw": "by the way",
     "fyi": "for your information",
     "a/c": "A-C",
+    "y/o": "years old",
     "n/a": "not applicable",
     "N/A": "not applicable",
     "AKA": "also known as",
@@ -179,11 +183,9 @@ def _anywhere(match: re.Match[str]) -> str:
     words = _ANYWHERE[short.lower()]
     if match.group(1)[0].isupper() and words[0].islower():
         words = words[0].upper() + words[1:]
-    wants_more = words in ("for example", "that is", "versus", "compare", "namely")
-    comma = "," if words in ("for example", "that is") and match.group(2) != "," else ""
-    if match.group(2) == ",":
+    if match.group(2) or short.lower() in ("e.g", "i.e"):
         return words + ","
-    return words + ("." if _ends_sentence(match) and not wants_more else comma)
+    return words + ("." if short.lower() not in _WANT_MORE and _ends_sentence(match) else "")
 
 
 def _street(match: re.Match[str]) -> str:
@@ -231,6 +233,7 @@ ABBREVIATIONS: list[Rule] = [
         re.compile(rf"\b({'|'.join(_WITH_A_NAME)})\. ?(?=[A-Z])"),
         lambda m: _WITH_A_NAME[m.group(1)] + " ",
     ),
+    (re.compile(r"\b(Mrs?|Ms|Dr)\.(?= (?:and|&|or) )"), lambda m: _WITH_A_NAME[m.group(1)]),
     (re.compile(r"\bSt\.(?!\w)"), lambda m: "Street" + ("." if _text_ends(m) else "")),
     (re.compile(rf"\b({_NEED_NO_DOT})(?= [A-Z])"), lambda m: _WITH_A_NAME[m.group(1)]),
     (

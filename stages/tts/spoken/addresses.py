@@ -76,7 +76,7 @@ def _path(match: re.Match[str]) -> str:
 _URL_END = r"(?<![.,;:!?'\")\]}])"
 
 ADDRESSES: list[Rule] = [
-    (re.compile(r"\b(?:mailto|tel):", re.I), ""),
+    (re.compile(r"\b(?:mailto|tel):(?=\S)", re.I), ""),
     (
         re.compile(
             r"\b([A-Za-z0-9][\w.+%-]{0,63})@((?:[A-Za-z0-9-]{1,63}\.){1,5}[A-Za-z]{2,24})\b(?!@)"

@@ -216,7 +216,7 @@ DATES: list[Rule] = [
     (
         re.compile(
             rf"(?<![\w.,/$#-])(?P<before>\b(?i:{_YEAR_FOLLOWS})(?: the)?[ -])?(?<![\d.,/$#])"
-            r"(?P<year>1[1-9]\d\d|20\d\d)(?![\w/%]|[.,:]\d)"
+            r"(?P<year>1[1-9]\d\d|20\d\d|(?<=[Yy]ear )\d{3,4})(?![\w/%]|[.,:]\d)"
             r"(?P<counted> (?!was|is|has|as|does|its|this)(?:[a-z]{2,20}s|people|men|women)\b)?",
         ),
         _year_or_number,

@@ -35,7 +35,7 @@ _CODE = r"USD|CAD|AUD|EUR|GBP|JPY|CHF|INR|CNY|BTC"
 _MAGNITUDE_WORD = r"hundred|thousand|million|billion|trillion"
 _MONEY_MAGNITUDE = rf"(?: ?(?P<magnitude>{_MAGNITUDE_WORD}|mm|mil|mn|bn|tn|[kKmMbBtT])(?!\w))?"
 _UNIT = "|".join(re.escape(unit) for unit in sorted(UNITS, key=len, reverse=True))
-_PER = r"(?: ?/ ?(?P<per>[A-Za-z]{1,10})(?![\w/]))?"
+_PER = r"(?: ?/ ?(?P<per>[A-Za-z]{1,10})(?![\w/])(?P<per_power>\^[23])?)?"
 _POWERS = {"^2": "square ", "^3": "cubic "}
 
 
@@ -48,7 +48,13 @@ def _values(match: re.Match[str]) -> str:
 
 def _per(match: re.Match[str]) -> str:
     per = match.group("per")
-    return f" per {PER.get(per, per)}" if per else ""
+    if per is None:
+        return ""
+    name = PER.get(per, per)
+    power = _POWERS.get(match.group("per_power") or "", "")
+    if name == "second" and power:
+        return f" per second {'squared' if power == 'square ' else 'cubed'}"
+    return f" per {power}{name}"
 
 
 def _money(match: re.Match[str]) -> str:
@@ -89,7 +95,9 @@ def _unit(match: re.Match[str]) -> str:
 
 
 def _inches(match: re.Match[str]) -> str:
-    return f"{number(match.group(1))} inch{'' if match.group(1) == '1' else 'es'}"
+    after = match.string[match.end() : match.end() + 4]
+    as_adjective = match.group().endswith(".") and after[1:2].isalpha() and after != " of "
+    return f"{number(match.group(1))} inch{'' if match.group(1) == '1' or as_adjective else 'es'}"
 
 
 def _feet(match: re.Match[str]) -> str:
@@ -185,7 +193,10 @@ NUMBERS: list[Rule] = [
         ),
         _unit,
     ),
-    (re.compile(rf"{_SIGN}{_VALUE} ?[Xx]\b(?!\^)"), lambda m: f"{_values(m)} times"),
+    (
+        re.compile(rf"{_SIGN}{_VALUE} ?[Xx]\b(?!\^| (?:plus|minus|equals|times|is)\b)"),
+        lambda m: f"{_values(m)} times",
+    ),
     (re.compile(r"(\d{1,3}+(?:,\d{3})++|(?<![\d,])\d++)(?:st|nd|rd|th)\b"), _ordinal),
     (re.compile(r"(?<=[\w)])(?:\^|\*\*)[({]?([+-]?\d{1,4}|[a-z])[)}]?"), _exponent),
     (re.compile(r"(?<=\d) - (?=\d)"), " minus "),
