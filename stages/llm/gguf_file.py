@@ -21,6 +21,8 @@ from voicepipe.errors import ComponentError
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
+BLOCKS_AT_ONCE = 16_384
+"""Quantised blocks turned into floats at once: much at a time, without much memory."""
 MAX_DIMS = 4
 MAX_NESTING = 4
 SCALARS = {
@@ -87,9 +89,14 @@ class GgufFile:
         info = self.tensors[name]
         block, block_bytes = GGML_QUANT_SIZES[info.kind]
         raw = np.frombuffer(self._bytes, np.uint8, info.n_bytes, info.offset)
-        rows = raw.reshape(*info.shape[:-1], info.shape[-1] // block * block_bytes)
+        values = np.empty(prod(info.shape), np.float32)
+        step = BLOCKS_AT_ONCE * block_bytes
         try:
-            return np.asarray(dequantize(rows, info.kind), np.float32).reshape(info.shape)
+            for n, start in enumerate(range(0, len(raw), step)):
+                piece = dequantize(raw[None, start : start + step], info.kind)[0]
+                at = n * BLOCKS_AT_ONCE * block
+                values[at : at + len(piece)] = piece
+            return values.reshape(info.shape)
         except NotImplementedError as error:
             raise ComponentError(
                 f"model file {self.path}: tensor {name} has type {info.kind.name}, which is not "

@@ -266,7 +266,7 @@ class _LocalReply:
         self.stats = ReplyStats(prompt_tokens=len(prompt_ids))
         self._conversation, self._user_text = conversation, text
         self._decoder, self._engine = conversation.llm.decoder, conversation.llm.engine
-        self._prompt_ids, self._ticket = prompt_ids, ticket
+        self.prompt_ids, self._ticket = prompt_ids, ticket
         self._ids: list[int] = []
 
     def release(self) -> None:
@@ -277,7 +277,7 @@ class _LocalReply:
         self._conversation.add_turn(self._user_text, text, ids)
 
     async def generate(self, emit: Callable[[str], Awaitable[None]]) -> None:
-        n_needed = len(self._prompt_ids) + self._conversation.llm.length.max_tokens
+        n_needed = len(self.prompt_ids) + self._conversation.llm.length.max_tokens
         if n_needed > self._decoder.n_positions:
             raise ComponentError(
                 f"language model: prompt and reply need {n_needed} tokens, the context has "
@@ -325,16 +325,16 @@ class _LocalReply:
     def _begin(self, cache: KvCache) -> int | None:
         ours = self._conversation.cache
         if cache is not ours:
-            cache.adopt_prefix(ours, ours.n_common(self._prompt_ids))
-        n_cached = self._decoder.align(cache, self._prompt_ids)
+            cache.adopt_prefix(ours, ours.n_common(self.prompt_ids))
+        n_cached = self._decoder.align(cache, self.prompt_ids)
         self.stats = replace(self.stats, cached_tokens=n_cached)
         return self._prefill(cache)
 
     def _prefill(self, cache: KvCache) -> int | None:
-        return self._next(cache, self._prompt_ids)
+        return self._next(cache, self.prompt_ids)
 
     def _decode(self, cache: KvCache) -> int | None:
-        return self._next(cache, [*self._prompt_ids, *self._ids])
+        return self._next(cache, [*self.prompt_ids, *self._ids])
 
     def _next(self, cache: KvCache, ids: list[int]) -> int | None:
         """One step; the token that follows `ids`, None as long as the cache lacks some of them."""

@@ -36,7 +36,7 @@ class GeneratedReply:
     """`protocols.Reply` on top of a `ReplySource`."""
 
     def __init__(self, source: ReplySource) -> None:
-        self._source = source
+        self.source = source
         self._deltas: asyncio.Queue[str | Exception | None] = asyncio.Queue(DELTAS_AHEAD)
         self._background = Background(self._generate)
         self._entered = False
@@ -60,14 +60,14 @@ class GeneratedReply:
 
     @property
     def stats(self) -> ReplyStats:
-        return self._source.stats
+        return self.source.stats
 
     def release(self) -> None:
-        self._source.release()
+        self.source.release()
 
     def adopt(self) -> None:
         self._conclude()
-        self._source.adopt(self.text)
+        self.source.adopt(self.text)
 
     def drop(self) -> None:
         self._conclude()
@@ -79,7 +79,7 @@ class GeneratedReply:
 
     async def _generate(self) -> None:
         try:
-            await self._source.generate(self._deltas.put)
+            await self.source.generate(self._deltas.put)
         except Exception as error:  # noqa: BLE001 - raised again where the reply is read
             await self._deltas.put(error)
         else:

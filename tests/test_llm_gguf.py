@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType, GGUFWriter, quantize
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.llm import LocalLLM
+from stages.llm.gguf_file import GgufFile
+from tests import llm_tiny
+from voicepipe.errors import ComponentError
+
+
+def one_line(error: pytest.ExceptionInfo[ComponentError]) -> str:
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+def test_tensors_and_metadata_are_what_was_written() -> None:
+    file = GgufFile(llm_tiny.model_file())
+    assert file.metadata["llama.block_count"] == llm_tiny.N_LAYERS
+    assert file.metadata["tokenizer.ggml.tokens"] == list(llm_tiny.vocabulary())
+    for name, tensor in llm_tiny.weights().items():
+        np.testing.assert_array_equal(file.tensor(name), tensor)
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q8_0", "F16", "BF16"])
+def test_quantised_tensors_come_back_in_shape_and_close(tmp_path: Path, kind: str) -> None:
+    of = GGMLQuantizationType[kind]
+    original = np.random.default_rng(0).normal(size=(700, 96)).astype(np.float32)
+    writer = GGUFWriter(tmp_path / "q.gguf", "llama")
+    writer.add_tensor("t", quantize(original, of), raw_dtype=of)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    read = GgufFile(tmp_path / "q.gguf").tensor("t")
+    assert read.shape == original.shape
+    assert np.abs(read - original).max() < {"Q4_0": 0.6, "Q4_1": 0.4, "Q5_0": 0.3}.get(kind, 0.03)
+
+
+def test_a_missing_file_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ComponentError) as error:
+        LocalLLM(tmp_path / "none.gguf")
+    assert "none.gguf" in one_line(error)
+    assert "voicepipe models fetch" in one_line(error)
+
+
+@pytest.mark.parametrize("content", [b"", b"GGUF", b"PK\x03\x04 a zip file", bytes(4000)])
+def test_another_kind_of_file_says_so(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "bad.gguf").write_bytes(content)
+    with pytest.raises(ComponentError) as error:
+        GgufFile(tmp_path / "bad.gguf")
+    one_line(error)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.1, 0.3, 0.5, 0.9, 0.999])
+def test_a_truncated_file_says_so(tmp_path: Path, share: float) -> None:
+    whole = llm_tiny.model_file().read_bytes()
+    (tmp_path / "cut.gguf").write_bytes(whole[: int(len(whole) * share)])
+    with pytest.raises(ComponentError) as error:
+        LocalLLM(tmp_path / "cut.gguf", precision="float32")
+    one_line(error)
+
+
+@settings(max_examples=60, deadline=None)
+@given(at=st.integers(0, 8000), value=st.integers(0, 255))
+def test_a_flipped_byte_never_does_worse_than_an_error(at: int, value: int) -> None:
+    data = bytearray(llm_tiny.model_file().read_bytes())
+    data[at] = value
+    path = llm_tiny.model_file().with_name("flipped.gguf")
+    path.write_bytes(data)
+    with suppress(ComponentError):
+        file = GgufFile(path)
+        for name in file.tensors:
+            file.tensor(name)
+
+
+def test_an_unsupported_architecture_names_the_supported(tmp_path: Path) -> None:
+    path = llm_tiny.write(tmp_path / "m.gguf", architecture="mamba")
+    with pytest.raises(ComponentError) as error:
+        LocalLLM(path)
+    assert "'mamba'" in one_line(error)
+    assert "llama" in one_line(error)
+
+
+@pytest.mark.parametrize("name", ["blk.1.attn_k.weight", "output_norm.weight", "token_embd.weight"])
+def test_a_missing_tensor_is_named(tmp_path: Path, name: str) -> None:
+    path = llm_tiny.write(tmp_path / "m.gguf", without=name)
+    with pytest.raises(ComponentError) as error:
+        LocalLLM(path)
+    assert name in one_line(error)
+
+
+def test_an_unsupported_tokenizer_says_so(tmp_path: Path) -> None:
+    path = llm_tiny.write(tmp_path / "m.gguf", pre="tekken")
+    with pytest.raises(ComponentError) as error:
+        LocalLLM(path)
+    assert "'tekken'" in one_line(error)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [None, "{{ nonsense", "{{ raise_exception('no') }}", "always the same", "{{ messages.x.y }}"],
+)
+def test_an_unusable_chat_template_says_so(tmp_path: Path, template: str | None) -> None:
+    path = llm_tiny.write(tmp_path / "m.gguf", template=template)
+    with pytest.raises(ComponentError) as error:
+        LocalLLM(path)
+    assert "chat template" in one_line(error)
+
+
+def test_a_template_runs_in_a_sandbox(tmp_path: Path) -> None:
+    escape = "{{ ''.__class__.__mro__[1].__subclasses__() }}" + llm_tiny.CHATML
+    path = llm_tiny.write(tmp_path / "m.gguf", template=escape)
+    with pytest.raises(ComponentError) as error:
+        LocalLLM(path)
+    assert "unsafe" in one_line(error)

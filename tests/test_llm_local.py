@@ -1,0 +1,387 @@
+from __future__ import annotations
+
+import asyncio
+import functools
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.llm import LocalLLM, ReplyLength, Sampling
+from stages.llm.engine import Priority, Ticket
+from tests import llm_tiny
+from voicepipe.clock import run_virtual
+from voicepipe.errors import ComponentError, UsageError
+from voicepipe.models import path_of
+from voicepipe.protocols import Conversation, Reply
+
+SYSTEM = "You are a helpful assistant."
+N_REPLY = 6
+
+
+@functools.cache
+def tiny(context_tokens: int = 512) -> LocalLLM:
+    return LocalLLM(
+        llm_tiny.model_file(),
+        n_threads=1,
+        precision="float64",
+        context_tokens=context_tokens,
+        length=ReplyLength(N_REPLY, N_REPLY),
+        sampling=Sampling(temperature=0.0, repetition_penalty=1.0),
+    )
+
+
+async def read(reply: Reply, n: int | None = None) -> str:
+    seen = 0
+    async with reply as deltas:
+        async for _ in deltas:
+            seen += 1
+            if seen == n:
+                break
+    return reply.text
+
+
+async def say(conversation: Conversation, text: str) -> Reply:
+    reply = conversation.reply(text)
+    await read(reply)
+    reply.adopt()
+    return reply
+
+
+async def settled(llm: LocalLLM) -> None:
+    """Until everything that is being prepared is done: each time round, everybody had a step."""
+    for _ in range(40):
+        await llm.engine.run(Ticket(Priority.AHEAD), int)
+
+
+def ids_of(conversation: Conversation) -> list[int]:
+    return list(conversation.history_ids())  # type: ignore[attr-defined]
+
+
+def prompt_ids(llm: LocalLLM, conversation: Conversation, text: str) -> list[int]:
+    """The prompt of a reply to `text`, from history alone."""
+    return conversation.reply(text).source.prompt_ids  # type: ignore[attr-defined, no-any-return]
+
+
+def cold_logits(llm: LocalLLM, ids: list[int]) -> torch.Tensor:
+    cache = llm.decoder.new_cache()
+    while (logits := llm.decoder.advance(cache, ids)) is None:
+        pass
+    return logits
+
+
+def cold_reply(llm: LocalLLM, ids: list[int]) -> str:
+    """What the model says after `ids`, computed from nothing."""
+    said: list[int] = []
+    while len(said) < N_REPLY:
+        token_id = int(cold_logits(llm, ids + said).argmax())
+        if token_id in llm.decoder.tokenizer.control_ids:
+            break
+        said.append(token_id)
+    return llm.decoder.tokenizer.decode(said)
+
+
+# -- what is computed, and what is not -------------------------------------------------------------
+
+
+def test_the_first_turn_computes_only_the_users_words() -> None:
+    async def main() -> None:
+        async with tiny().open(SYSTEM) as conversation:
+            reply = await say(conversation, "hello the other one")
+            words = tiny().decoder.tokenizer.encode("hello the other one")
+            new = reply.stats.prompt_tokens - reply.stats.cached_tokens
+            header = tiny().decoder.template.reply_header_ids
+            assert new == len(words) + len(header)
+
+    run_virtual(main())
+
+
+def test_a_later_turn_computes_only_the_users_words_too() -> None:
+    async def main() -> None:
+        async with tiny().open(SYSTEM) as conversation:
+            for n in range(3):
+                await settled(tiny())
+                reply = await say(conversation, "hello the other one")
+                words = tiny().decoder.tokenizer.encode("hello the other one")
+                header = tiny().decoder.template.reply_header_ids
+                new = reply.stats.prompt_tokens - reply.stats.cached_tokens
+                assert new == len(words) + len(header), f"turn {n}"
+
+    run_virtual(main())
+
+
+def test_words_known_early_are_computed_early() -> None:
+    async def main() -> None:
+        async with tiny().open(SYSTEM) as conversation:
+            conversation.extend("hello the other one in")
+            await settled(tiny())
+            reply = await say(conversation, "hello the other one in red")
+            words = tiny().decoder.tokenizer.encode(" red")
+            header = tiny().decoder.template.reply_header_ids
+            assert reply.stats.prompt_tokens - reply.stats.cached_tokens == len(words) + len(header)
+
+    run_virtual(main())
+
+
+def test_words_that_turn_out_differently_are_rolled_back() -> None:
+    async def main() -> None:
+        async with tiny().open(SYSTEM) as conversation:
+            conversation.extend("hello the hell")
+            await settled(tiny())
+            reply = conversation.reply("hello the hello")
+            expected = cold_reply(tiny(), prompt_ids(tiny(), conversation, "hello the hello"))
+            assert await read(reply) == expected
+            kept = tiny().decoder.tokenizer.encode("hello the")
+            new = tiny().decoder.tokenizer.encode(" hello")
+            assert kept + new == tiny().decoder.tokenizer.encode("hello the hello")
+            header = tiny().decoder.template.reply_header_ids
+            assert reply.stats.prompt_tokens - reply.stats.cached_tokens <= len(new) + len(header)
+
+    run_virtual(main())
+
+
+def test_a_dropped_reply_leaves_its_users_words_computed() -> None:
+    async def main() -> None:
+        async with tiny().open(SYSTEM) as conversation:
+            held = conversation.reply("hello the other", held=True)
+            await read(held, n=1)
+            held.drop()
+            reply = await say(conversation, "hello the other one")
+            new = reply.stats.prompt_tokens - reply.stats.cached_tokens
+            words = tiny().decoder.tokenizer.encode(" one")
+            assert new == len(words) + len(tiny().decoder.template.reply_header_ids)
+
+    run_virtual(main())
+
+
+def test_the_prefix_is_the_same_for_every_conversation_and_ever() -> None:
+    async def main() -> list[int]:
+        async with tiny().open(SYSTEM) as conversation:
+            return ids_of(conversation)
+
+    assert run_virtual(main()) == run_virtual(main())
+
+
+# -- history and cache agree -----------------------------------------------------------------------
+
+words = st.sampled_from(["hello", "the other one", "in a hell", "us", "then I'd rather", "é!"])
+
+
+@dataclass
+class Talk:
+    """Random things done to a conversation."""
+
+    conversation: Conversation
+    adopted: list[Reply] = field(default_factory=list)
+
+    async def do(self, action: str, text: str, n: int) -> None:
+        if action == "extend":
+            self.conversation.extend(text)
+        elif action == "settle":
+            await settled(tiny())
+        elif action == "adopt":
+            reply = self.conversation.reply(text)
+            await read(reply, n or None)
+            reply.adopt()
+            self.adopted.append(reply)
+        elif action == "drop":
+            reply = self.conversation.reply(text, held=True)
+            await read(reply, n or None)
+            reply.drop()
+        elif action == "overlap":
+            held, reply = self.conversation.reply(text, held=True), self.conversation.reply("us")
+            async with held as deltas:
+                async for _ in deltas:
+                    await read(reply)
+                    break
+            held.drop()
+            if n % 2:
+                reply.adopt()
+                self.adopted.append(reply)
+            else:
+                reply.drop()
+        elif action == "truncate" and self.adopted:
+            self.conversation.truncate(self.adopted.pop().text[:n])
+            self.adopted.clear()
+        elif action == "reopen":
+            self.conversation.reopen()
+            self.adopted.clear()
+        elif action == "add":
+            self.conversation.add_user_text(text)
+
+
+ACTIONS = ["extend", "settle", "adopt", "drop", "overlap", "truncate", "reopen", "add"]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(ACTIONS), words, st.integers(0, 5)), max_size=8))
+def test_whatever_happened_a_reply_is_what_history_alone_would_give(
+    actions: list[tuple[str, str, int]],
+) -> None:
+    async def main() -> None:
+        async with tiny().open(SYSTEM) as conversation:
+            talk = Talk(conversation)
+            for action in actions:
+                await talk.do(*action)
+            reply = conversation.reply("hello the last one")
+            expected = cold_reply(tiny(), prompt_ids(tiny(), conversation, "hello the last one"))
+            assert await read(reply) == expected
+            reply.drop()
+
+    run_virtual(main())
+
+
+def test_truncated_history_has_the_ids_of_what_was_heard() -> None:
+    async def main() -> None:
+        tokenizer = tiny().decoder.tokenizer
+        async with tiny().open(SYSTEM) as conversation:
+            before = prompt_ids(tiny(), conversation, "hello")
+            reply = await say(conversation, "hello")
+            assert tokenizer.decode(ids_of(conversation)[len(before) :]) == reply.text
+            conversation.truncate(reply.text[:2])
+            assert tokenizer.decode(ids_of(conversation)[len(before) :]) == reply.text[:2]
+
+    run_virtual(main())
+
+
+# -- limits ----------------------------------------------------------------------------------------
+
+
+def test_old_turns_are_dropped_rarely_and_by_half() -> None:
+    async def main() -> None:
+        llm = tiny(512)
+        lengths, cold = [], 0
+        async with llm.open(SYSTEM) as conversation:
+            for n in range(40):
+                await settled(llm)
+                reply = await say(conversation, f"hello number {n}")
+                lengths.append(len(ids_of(conversation)))
+                assert reply.stats.prompt_tokens + N_REPLY <= 512
+                assert llm.decoder.tokenizer.decode(ids_of(conversation)).startswith(
+                    "system\n" + SYSTEM
+                )
+                words = reply.stats.prompt_tokens - reply.stats.cached_tokens
+                cold += words > 60
+        drops = [n for n in range(1, 40) if lengths[n] < lengths[n - 1]]
+        assert 1 <= len(drops) <= 13
+        assert all(lengths[n] <= 256 for n in drops)
+        assert cold == 0, "what is left is computed between turns, not in front of a reply"
+
+    run_virtual(main())
+
+
+def test_a_turn_that_never_fits_is_one_clear_line() -> None:
+    async def main() -> None:
+        async with tiny(256).open(SYSTEM) as conversation:
+            reply = conversation.reply("hello " * 300)
+            with pytest.raises(ComponentError, match="raise context_tokens"):
+                await read(reply)
+            reply.drop()
+            assert (await say(conversation, "hello")).text
+
+    run_virtual(main())
+
+
+def test_a_system_prompt_that_never_fits_is_one_clear_line() -> None:
+    async def main() -> None:
+        async with tiny(256).open("hello " * 300):
+            raise AssertionError("opened")
+
+    with pytest.raises(ComponentError, match="shorten it"):
+        run_virtual(main())
+
+
+@pytest.mark.parametrize("n", [0, -1])
+def test_no_threads_are_refused(n: int) -> None:
+    with pytest.raises(UsageError):
+        LocalLLM(llm_tiny.model_file(), n_threads=n)
+    with pytest.raises(UsageError):
+        ReplyLength(max_tokens=n)
+
+
+# -- fairness and cancelling -----------------------------------------------------------------------
+
+
+def test_a_reply_that_is_left_takes_no_more_steps() -> None:
+    async def main() -> None:
+        llm = tiny()
+        async with llm.open(SYSTEM) as conversation:
+            reply = conversation.reply("hello")
+            async with reply as deltas:
+                await anext(deltas)
+            generated = reply.stats.generated_tokens
+            assert generated < N_REPLY
+            await settled(llm)
+            assert reply.stats.generated_tokens == generated
+            reply.drop()
+
+    run_virtual(main())
+
+
+def test_a_reply_left_during_a_long_prefill_stops_there() -> None:
+    async def main() -> None:
+        llm = tiny()
+        async with llm.open(SYSTEM) as conversation:
+            reply = conversation.reply("in the hell us " * 20)
+            async with reply:
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            assert reply.stats.generated_tokens == 0
+            reply.drop()
+            assert (await say(conversation, "hello")).text == cold_reply(
+                llm, prompt_ids_afresh(llm, "hello")
+            )
+
+    run_virtual(main())
+
+
+def prompt_ids_afresh(llm: LocalLLM, text: str) -> list[int]:
+    rendered = llm.decoder.template.render(
+        [{"role": "system", "content": SYSTEM}, {"role": "user", "content": text}], generate=True
+    )
+    return llm.decoder.tokenizer.encode_glue(rendered)
+
+
+def test_replies_at_once_take_turns() -> None:
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            conversations = [await stack.enter_async_context(tiny().open(SYSTEM)) for _ in range(3)]
+            await settled(tiny())
+            replies = [conversation.reply("hello") for conversation in conversations]
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(read(reply)) for reply in replies]
+                while not all(task.done() for task in tasks):
+                    counts = [reply.stats.generated_tokens for reply in replies]
+                    assert max(counts) - min(counts) <= 1
+                    await asyncio.sleep(0)
+            for reply in replies:
+                reply.drop()
+
+    run_virtual(main())
+
+
+# -- the real model --------------------------------------------------------------------------------
+
+
+@functools.cache
+def real_file() -> Path:
+    return next(path_of("smollm2-135m-instruct").glob("*.gguf"))
+
+
+@pytest.mark.models
+def test_the_real_model_answers_in_a_sentence() -> None:
+    async def main() -> None:
+        llm = LocalLLM(real_file(), length=ReplyLength(soft_tokens=16, max_tokens=80))
+        async with llm.open("Give short, direct answers in one sentence.") as conversation:
+            capital = await say(conversation, "What is the capital of France?")
+            assert "Paris" in capital.text
+            rambling = await say(conversation, "Tell me a long story about a dragon.")
+            assert rambling.stats.generated_tokens < 80
+            assert rambling.text.rstrip().endswith((".", "!", "?", '"'))
+        llm.close()
+
+    asyncio.run(main())
