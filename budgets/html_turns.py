@@ -30,13 +30,13 @@ def turns_section(report: Report) -> str:
         for account in report.accounts
         for discard in account.discards
     }
-    several = len(report.accounts) > 1
-    items = [
-        _turn(
-            row, report.target_ms, scale, reasons.get((row.session, row.ledger.turn), ""), several
-        )
-        for row in shown
-    ]
+    items, session = [], report.accounts[0].name if len(report.accounts) == 1 else ""
+    for row in shown:
+        if row.session != session:
+            session = row.session
+            items.append(f'<li class="session">{_words(session)}</li>')
+        reason = reasons.get((row.session, row.ledger.turn), "")
+        items.append(_turn(row, report.target_ms, scale, reason))
     swatches = "".join(
         f'<span class="{stage}"><i class="swatch"></i>{stage}</span>'
         for stage in (*STAGES, UNATTRIBUTED)
@@ -51,7 +51,7 @@ def turns_section(report: Report) -> str:
     )
 
 
-def _turn(row: TurnRow, target_ms: float, scale: charts.Scale, reason: str, several: bool) -> str:
+def _turn(row: TurnRow, target_ms: float, scale: charts.Scale, reason: str) -> str:
     ledger = row.ledger
     drawing = charts.waterfall(ledger, target_ms, scale) if ledger.rows_us else ""
     why = f'<p class="why">{_words(row.why_slow)}</p>' if row.why_slow else ""
@@ -59,12 +59,11 @@ def _turn(row: TurnRow, target_ms: float, scale: charts.Scale, reason: str, seve
         why += f'<p class="why">Not measured: {_words(reason)}.</p>'
     heard = _words(ledger.heard_text.strip())
     reply = f'<p class="reply">{heard}</p>' if heard else ""
-    session = f'<p class="reply">{_words(row.session)}</p>' if several else ""
     measured = "" if row.gap is not None else ' class="unmeasured"'
     return (
         f'<li{measured}><div class="number">turn {ledger.turn}</div>'
         f'<div class="body"><p class="said"><q>{_words(ledger.user_text.strip())}</q>'
-        f"{_tags(row)}</p>{drawing}{reply}{why}{session}</div>{_total(row, target_ms)}</li>"
+        f"{_tags(row)}</p>{drawing}{reply}{why}</div>{_total(row, target_ms)}</li>"
     )
 
 
