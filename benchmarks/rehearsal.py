@@ -26,6 +26,11 @@ class Word:
     text: str
 
 
+def spoken(words: Sequence[Word]) -> Callable[[float, float], str]:
+    """An STT that understands every word of `words` as soon as it has been said."""
+    return lambda from_s, to_s: " ".join(w.text for w in words if from_s < w.end_s <= to_s + 0.05)
+
+
 @dataclass(frozen=True, slots=True)
 class Speeds:
     """How long the others take, and for how long the agent speaks."""
@@ -33,7 +38,7 @@ class Speeds:
     stt_s: float = 0.2
     """From a pause (or an interim's moment) to its transcript; inf for an STT that is dead."""
     interim_s: float = 0.3
-    """Between interim transcripts; inf for none."""
+    """Between interim transcripts, in speech; inf for none."""
     score_s: float = 0.12
     """inf for a model that is dead."""
     reply_s: float = 0.4
@@ -56,7 +61,8 @@ class Rehearsal:
     """Feeds `detector` frame by frame, answers what it asks, and plays the agent."""
 
     detector: TurnDetector
-    words: Sequence[Word] = ()
+    understood: Callable[[float, float], str] = lambda _from, _to: ""
+    """What the STT makes of the caller's audio between two moments."""
     score: Callable[[ScoreRequest], float] = lambda _: 0.9
     speeds: Speeds = field(default_factory=Speeds)
 
@@ -84,6 +90,10 @@ class Rehearsal:
         self._interim()
         self._speak()
 
+    def begin_reply(self) -> None:
+        """The agent speaks from here on, nobody having asked."""
+        self._reply = _Reply("", self._now_s, released=True, left_s=self.speeds.speaking_s)
+
     def _later(self, wait_s: float, what: Callable[[], Sequence[ev.Event | ScoreRequest]]) -> None:
         if wait_s < 1e6:
             self._n_due += 1
@@ -105,7 +115,7 @@ class Rehearsal:
         match event:
             case ev.SpeechStarted():
                 self._voiced_from_s = event.t_media_s
-                self._next_interim_s = self._now_s + self.speeds.interim_s
+                self._next_interim_s = event.t_media_s + self.speeds.interim_s
             case ev.SpeechPaused():
                 self._voiced_from_s = None
                 self._transcribe(event.t_media_s, final=True)
@@ -129,10 +139,9 @@ class Rehearsal:
     # -- the STT -------------------------------------------------------------------------------
 
     def _transcribe(self, end_s: float, *, final: bool) -> None:
-        said = [w for w in self.words if self._text_from_s < w.end_s <= end_s + 0.05]
         transcript = ev.Transcript(
             t_media_s=end_s,
-            text=" ".join(word.text for word in said),
+            text=self.understood(self._text_from_s, end_s),
             final=final,
             start_s=max(0.0, self._text_from_s),
             end_s=end_s,

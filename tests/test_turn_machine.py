@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
-from benchmarks.rehearsal import Rehearsal, SilentDetector, Speeds, Word, silence
+from benchmarks.rehearsal import Rehearsal, SilentDetector, Speeds, Word, silence, spoken
 from turn_detection import Endpointing, ScriptedEndOfTurn, ScriptedVAD, State
 from voicepipe import events as ev
 from voicepipe.protocols import AgentState, ScoreRequest
@@ -33,7 +33,7 @@ def call(
     """Run it to `until_s`; pauses are scored by `score`."""
     detector = SilentDetector(spans, with_model=with_model)
     ask = score if callable(score) else lambda _: score
-    run = Rehearsal(detector, words, ask, speeds or Speeds())
+    run = Rehearsal(detector, spoken(words), ask, speeds or Speeds())
     for frame in silence(round(until_s * 100)):
         run.hear(frame)
     return run
@@ -407,19 +407,31 @@ REPLYING = Speeds(speaking_s=5.0)
 def over_agent(
     start_s: float, length_s: float, text: str, *, speeds: Speeds = REPLYING, until_s: float = 16.0
 ) -> Rehearsal:
-    """The caller asks, and `start_s` after the reply began says `text` over it."""
+    """The caller asks, and `start_s` after the reply began says `text` over it; its words are
+    evenly spread, but the first one can be told after 250 ms."""
     begun_s = call(spans=[(1.0, 2.0)], speeds=speeds).events[-1].t_media_s
     at_s = begun_s + start_s
     said = text.split()
-    words = [Word(at_s + length_s * (n + 1) / len(said), word) for n, word in enumerate(said)]
-    words = [*QUESTION, *words]
+    ends_s = [at_s + length_s * (n + 1) / len(said) for n in range(len(said))]
+    ends_s[:1] = [min(at_s + 0.25, end_s) for end_s in ends_s[:1]]
+    words = [*QUESTION, *(Word(end_s, word) for end_s, word in zip(ends_s, said, strict=True))]
     return call(
         spans=[(1.0, 2.0), (at_s, at_s + length_s)], words=words, speeds=speeds, until_s=until_s
     )
 
 
-@pytest.mark.parametrize("text", ["Uh-huh.", "Mm-hmm.", "Okay.", "Yeah, right.", ""])
-@pytest.mark.parametrize("length_s", [0.2, 0.45, 0.8])
+@pytest.mark.parametrize(
+    ("text", "length_s"),
+    [
+        *(
+            (text, length_s)
+            for text in ("Uh-huh.", "Okay.", "Yeah, right.")
+            for length_s in (0.2, 0.8)
+        ),
+        ("", 0.2),
+        ("", 0.5),
+    ],
+)
 def test_a_backchannel_does_not_stop_the_agent(text: str, length_s: float) -> None:
     run = over_agent(1.5, length_s, text)
     (started, again) = only(run, ev.SpeechStarted)
@@ -427,6 +439,7 @@ def test_a_backchannel_does_not_stop_the_agent(text: str, length_s: float) -> No
     assert again.overlap
     (backchannel,) = only(run, ev.Backchannel)
     assert backchannel.text == text
+    assert not only(run, ev.BargeIn)
     ((begun_s, ended_s),) = run.sounds_s
     assert ended_s - begun_s == pytest.approx(5.0, abs=0.02)
     assert len(only(run, ev.EndOfTurn)) == 1
@@ -442,6 +455,40 @@ def test_words_stop_the_agent_and_are_answered(text: str, length_s: float) -> No
     assert only(run, ev.EndOfTurn)[-1].text == text
     assert len(run.sounds_s) == 2
     assert not only(run, ev.Backchannel)
+    assert not only(run, ev.AgentResumed)
+
+
+def test_the_first_word_silences_the_agent_as_soon_as_it_is_known() -> None:
+    run = over_agent(1.5, 1.2, "Wait, stop talking.")
+    (silenced, interrupted) = only(run, ev.BargeIn)
+    assert silenced.text == ""
+    assert interrupted.text
+    first_word = next(e for e in only(run, ev.Transcript) if e.text == "Wait,")
+    _, silent_s = run.sounds_s[0]
+    assert silent_s == pytest.approx(first_word.end_s + REPLYING.stt_s, abs=0.011)
+
+
+def test_a_first_word_misheard_is_taken_back() -> None:
+    """Of the beginning of "uh-huh" Whisper makes "I said"."""
+    hand = Hand([(1.0, 1.6)])
+    hand.agent(True)
+    hand.until(1.4)
+    (silenced,) = hand.say("I said", 1.3, start_s=1.0)
+    assert isinstance(silenced, ev.BargeIn)
+    assert silenced.text == ""
+    hand.until(1.8)
+    assert kinds(hand.final("Uh-huh.", 1.6, start_s=1.0)) == ["AgentResumed"]
+    assert hand.detector.state is State.AGENT
+
+
+def test_the_beginning_of_a_backchannel_is_waited_for() -> None:
+    hand = Hand([(1.0, 1.5)])
+    hand.agent(True)
+    hand.until(1.4)
+    assert hand.say("I", 1.3, start_s=1.0) == []
+    hand.until(1.7)
+    (backchannel,) = hand.final("I see.", 1.5, start_s=1.0)
+    assert isinstance(backchannel, ev.Backchannel)
 
 
 def test_a_backchannel_is_no_part_of_the_next_turn() -> None:

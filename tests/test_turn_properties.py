@@ -12,7 +12,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.rehearsal import Rehearsal, SilentDetector, Speeds, Word, silence
+from benchmarks.rehearsal import Rehearsal, SilentDetector, Speeds, Word, silence, spoken
 from turn_detection import Endpointing, ScriptedEndOfTurn, State, TurnMachine
 from turn_detection.endpointing import Decisions
 from turn_detection.voice import VoiceEdge
@@ -246,7 +246,9 @@ def calls(draw: st.DrawFn) -> Call:
 def rehearse(call: Call) -> Rehearsal:
     detector = SilentDetector(call.spans_s)
     model = ScriptedEndOfTurn(call.scores)
-    run = Rehearsal(detector, call.words, lambda r: model.probability(r.samples), call.speeds)
+    run = Rehearsal(
+        detector, spoken(call.words), lambda r: model.probability(r.samples), call.speeds
+    )
     for frame in silence(round((call.spans_s[-1][1] + 12.0) * 100)):
         run.hear(frame)
     return run

@@ -9,18 +9,18 @@ from voicepipe.wording import normalised
 MAX_WORDS = 4
 """What is longer is meant to be heard, whatever it is made of."""
 
-_PHRASES = frozenset(
-    """yeah, yes, yep, yup, ya, okay, ok, right, sure, alright, all right, i see, got it, i know,
-    oh, ah, aha, wow, oh wow, huh, great, good, nice, cool, fine, true, exactly, indeed, really,
-    absolutely, definitely, totally, of course, go on, makes sense, that makes sense, that's right,
-    you're right, fair enough, no way, interesting, perfect, awesome, amazing, gotcha, mkay, oops,
-    bless you, thanks, thank you""".replace("\n", " ").split(",")
-)
-_KNOWN = frozenset(" ".join(phrase.split()) for phrase in _PHRASES)
+_PHRASES = """yeah, yes, yep, yup, ya, okay, ok, right, sure, alright, all right, i see, i know,
+got it, oh, ah, aha, wow, huh, great, good, nice, cool, fine, true, exactly, indeed, really,
+absolutely, definitely, totally, of course, go on, makes sense, that makes sense, that's right,
+you're right, fair enough, interesting, perfect, awesome, amazing, gotcha, mkay, thanks,
+thank you"""
+
+_KNOWN = frozenset(" ".join(phrase.split()) for phrase in _PHRASES.split(","))
 _LONGEST = max(len(phrase.split()) for phrase in _KNOWN)
 
-_HUM = re.compile(r"(?:m+h*m*|h+m+|u+h+|u+m+|h+u+h+|e+r+m*|a+h+|o+h+|eh+|uhhuh|mhmm*|uhhu+h)")
-"""One syllable of humming as STTs write it: mm, hmm, mhm, uh, huh, um, ah, oh."""
+_HUM = re.compile(r"m+h*m*|h+m+|u+h+|u+m+|h+u+h+|e+r+m*|a+h+|o+h+|e+h+|uhhu+h|m+hm+|mf")
+"""One syllable of humming as STTs write it: mm, hmm, mhm, uh, huh, um, ah, oh; Whisper hears the
+beginning of one as "MF"."""
 
 
 def is_backchannel(text: str) -> bool:
@@ -30,11 +30,22 @@ def is_backchannel(text: str) -> bool:
     return 0 < len(words) <= MAX_WORDS and _covered(words)
 
 
+def may_become_backchannel(text: str) -> bool:
+    """Whether more words, or the rest of the last one, could make `text` a backchannel. True for
+    the empty text."""
+    words = normalised(text).split()
+    if len(words) > MAX_WORDS:
+        return False
+    for n_last in range(min(_LONGEST, len(words)) + 1):
+        rest, last = words[: len(words) - n_last], " ".join(words[len(words) - n_last :])
+        if _covered(rest) and any(phrase.startswith(last) for phrase in _KNOWN):
+            return True
+    return False
+
+
 def _covered(words: list[str]) -> bool:
-    """Whether known phrases, one after the other, make up all of `words`."""
-    if not words:
-        return True
-    if _HUM.fullmatch(words[0]) and _covered(words[1:]):
+    """Whether known phrases and hums, one after the other, make up all of `words`."""
+    if not words or (_HUM.fullmatch(words[0]) and _covered(words[1:])):
         return True
     return any(
         " ".join(words[:n]) in _KNOWN and _covered(words[n:])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from turn_detection.backchannel import is_backchannel
+from turn_detection.backchannel import is_backchannel, may_become_backchannel
 from turn_detection.caller_turn import CallerTurn
 from voicepipe.frames import CALLER_RATE_HZ
 from voicepipe.wording import normalised
@@ -15,19 +15,25 @@ _MS = CALLER_RATE_HZ // 1000
 
 @dataclass(frozen=True, slots=True)
 class BargeInConfig:
-    """When talking over the agent takes the floor from it."""
+    """When talking over the agent takes the floor from it.
 
-    judged_ms: int = 240
-    """Speech after which the way it began is judged: with what detecting it and stopping the
-    sound take, the agent is silent within 300 ms."""
-    taken_from: float = 0.5
-    """P(wish for the floor) that stops the agent at once."""
+    There are two steps. The agent is *silenced*, which can be taken back, on weak evidence: the
+    first word of an interim transcript that no backchannel begins with, or sound alone for longer
+    than a short "mm". It is *interrupted*, which cannot, by words that will not change any more.
+    """
+
+    speech_ms: int = 600
+    """Speech without any word yet that silences the agent; its end is noticed 100 ms late, so 500
+    ms of sound are not enough."""
     longest_backchannel_ms: int = 900
-    """Speech that goes on for longer takes the floor whatever it is."""
-    min_words: int = 2
-    """Words of an interim transcript that take it, when they are no backchannel."""
+    """Speech that silences it although all words so far are a backchannel's."""
+    trusted_ms: int = 600
+    """Speech after which an interim transcript is trusted enough to interrupt: of less, an STT
+    makes words that nobody said,"""
+    trusted_words: int = 2
+    """if it has this many words."""
     no_words_s: float = 2.0
-    """An agent that was stopped, and to whom nobody said a word, goes on after this."""
+    """An agent that was silenced, and to whom nobody said a word, goes on after this."""
     reopened_within_s: float = 0.6
     """The caller who speaks up this soon after the reply became audible does not answer it, but
     was cut off by it."""
@@ -37,10 +43,23 @@ class BargeInConfig:
 
 
 class Verdict(Enum):
-    """What speech over the agent was."""
+    """What speech over the agent is."""
 
-    BARGE_IN = "barge-in"
     BACKCHANNEL = "backchannel"
+    """Nothing: the agent goes on at full volume."""
+    SILENCE = "silence"
+    """Probably a wish for the floor: the agent falls silent until that is certain."""
+    INTERRUPT = "interrupt"
+    """A wish for the floor: the reply is given up."""
+
+
+def demands_floor(turn: CallerTurn, config: BargeInConfig) -> bool:
+    """Whether the caller's words, as far as they can be trusted, are no backchannel."""
+    if not turn.heard or is_backchannel(turn.heard):
+        return False
+    n_words = len(normalised(turn.heard).split())
+    spoken = turn.heard_to - turn.first_voiced
+    return turn.final or (n_words >= config.trusted_words and spoken >= config.trusted_ms * _MS)
 
 
 @dataclass(slots=True)
@@ -50,26 +69,16 @@ class Overlap:
     reopens: bool
     """It would go on with the turn before rather than begin one."""
     words_only: bool = False
-    """Sound alone has stopped the agent for nothing before: now only words do."""
-    wish: float | None = None
-    """P(the caller wants the floor) by the sound of the beginning; None before it is judged."""
+    """Sound has silenced the agent for nothing before: now only words interrupt it."""
 
     def verdict(self, turn: CallerTurn, now: int, config: BargeInConfig) -> Verdict | None:
         """Decide, or None for not yet. `now` is the sample index."""
-        n_words = len(normalised(turn.heard).split())
-        acknowledges = is_backchannel(turn.heard)
-        if n_words and not acknowledges and (n_words >= config.min_words or turn.final):
-            return Verdict.BARGE_IN
+        if demands_floor(turn, config):
+            return Verdict.INTERRUPT
         if not turn.speaking:
             return Verdict.BACKCHANNEL if turn.final else None
         if self.words_only:
             return None
-        spoken = now - turn.first_voiced
-        if spoken >= config.longest_backchannel_ms * _MS and not acknowledges:
-            return Verdict.BARGE_IN
-        return self._by_sound(spoken, config)
-
-    def _by_sound(self, spoken: int, config: BargeInConfig) -> Verdict | None:
-        if self.wish is None or spoken < config.judged_ms * _MS:
-            return None
-        return Verdict.BARGE_IN if self.wish >= config.taken_from else None
+        patience_ms = config.longest_backchannel_ms if turn.heard else config.speech_ms
+        overdue = now - turn.first_voiced >= patience_ms * _MS
+        return Verdict.SILENCE if overdue or not may_become_backchannel(turn.heard) else None

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from turn_detection.agent_voice import AgentVoice
-from turn_detection.backchannel import is_backchannel
-from turn_detection.barge_in import BargeInConfig, Overlap, Verdict
+from turn_detection.barge_in import BargeInConfig, Overlap, Verdict, demands_floor
 from turn_detection.caller_turn import CallerTurn, sample_of, seconds, without_prefix
 from turn_detection.score import PauseConfig, PauseRules, Reason
 from turn_detection.voice import VoiceConfig, VoiceEdge
@@ -136,12 +135,6 @@ class TurnMachine:
         self._sound_ready = ready
         return self._settle()
 
-    def judged(self, wish: float) -> Decisions:
-        """P(the caller wants the floor), by the sound of how the present overlap began."""
-        if self._overlap is not None:
-            self._overlap.wish = wish
-        return self._settle()
-
     # -- the caller's voice --------------------------------------------------------------------
 
     def _voice_began(self, at: int) -> None:
@@ -202,25 +195,26 @@ class TurnMachine:
         if verdict is Verdict.BACKCHANNEL:
             self._emit(ev.Backchannel(t_media_s=seconds(turn.first_voiced), text=turn.heard))
             self._forget(turn)
-        elif verdict is Verdict.BARGE_IN:
+        elif verdict is not None:
             self._overlap = None
             self._state = State.USER if turn.speaking else State.PAUSE
             if overlap.reopens and self._agent.answers is not None:
                 turn.go_on_with(self._agent.answers.text, self._agent.answers.audio_from)
                 self._emit(ev.TurnReopened(t_media_s=seconds(turn.first_voiced)))
+            elif verdict is Verdict.SILENCE:
+                self._agent.silenced_at = self._now
+                self._emit(ev.BargeIn(t_media_s=seconds(turn.first_voiced)))
             else:
-                self._barge(turn)
+                self._interrupt(turn)
 
-    def _barge(self, turn: CallerTurn) -> None:
-        """Take the floor from the agent: for good if words demand it, else until they come."""
-        words = "" if is_backchannel(turn.heard) else turn.heard
-        self._agent.silenced_at = None if words else self._now
-        self._emit(ev.BargeIn(t_media_s=seconds(turn.first_voiced), text=words))
+    def _interrupt(self, turn: CallerTurn) -> None:
+        self._agent.silenced_at = None
+        self._emit(ev.BargeIn(t_media_s=seconds(turn.first_voiced), text=turn.heard))
 
     def _follow_silence(self, turn: CallerTurn, since: int) -> None:
-        """The agent was stopped by a sound: words confirm that, their absence takes it back."""
-        if turn.heard and not is_backchannel(turn.heard):
-            self._barge(turn)
+        """The agent is silenced: words confirm that, their absence takes it back."""
+        if demands_floor(turn, self._barge_in):
+            self._interrupt(turn)
         elif turn.final or self._now - since >= self._barge_in.no_words_s * CALLER_RATE_HZ:
             self._agent.resume()
             self._emit(ev.AgentResumed(t_media_s=seconds(self._now)))
