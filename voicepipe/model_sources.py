@@ -83,7 +83,7 @@ class Hub:
         """Returns why it failed, or "" when it did not."""
         command = [sys.executable, "-P", str(HUB_CLIENT), repo.repo, repo.revision]
         # Plain HTTP instead of Xet: it writes as it receives, so a stall can be seen.
-        environment = {**os.environ, "HF_HUB_DISABLE_XET": "1"}
+        environment = {**os.environ, "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
         if self._given_up:
             environment["HF_HUB_OFFLINE"] = "1"
         if not sys.stderr.isatty():
