@@ -25,7 +25,7 @@ Samples = NDArray[np.float64]
 
 
 class LoudnessDetector:
-    """A speech detector for tapes on which every sound is speech: louder than -45 dBFS now or
+    """A speech detector for tapes on which every sound is speech: a peak above -36 dBFS now or
     within the last `hang_over` frames."""
 
     def __init__(self, hang_over: int = 4) -> None:
@@ -33,8 +33,8 @@ class LoudnessDetector:
         self._left = 0
 
     def hear(self, frame: AudioFrame) -> float:
-        level = float(np.std(frame.samples / 32768.0))
-        self._left = self._hang_over if level > 10 ** (-45 / 20) else self._left - 1
+        loud = frame.samples.max() > 520
+        self._left = self._hang_over if loud else self._left - 1
         return float(self._left > 0)
 
 
