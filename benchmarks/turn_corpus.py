@@ -21,7 +21,7 @@ WIDER = CHECKOUT.parent / "shared" / "data"
 """Calls for evaluation only, when they lie next to the checkout; else the demo's call serves."""
 
 GRID_S = 0.1
-LONGEST_S = 2.0
+LONGEST_S = 1.0
 """The model's answer to a longer silence is taken to be its answer to this one."""
 
 SHORTEST_PAUSE_S = 0.2

@@ -129,12 +129,11 @@ class CallerTurn:
 
 def without_prefix(text: str, prefix: str) -> str:
     """`text` without the words of `prefix` it begins with; whole if it does not begin so."""
-    n = len(normalised(prefix).split())
-    if n == 0 or not normalised(text).startswith(normalised(prefix)):
+    words = normalised(prefix).split()
+    if normalised(text).split()[: len(words)] != words:
         return text
-    position = 0
+    n_left = len(words)
     pieces = text.split()
-    while n > 0 and position < len(pieces):
-        n -= len(normalised(pieces[position]).split())
-        position += 1
-    return " ".join(pieces[position:]) if n == 0 else text
+    while pieces and n_left > 0:
+        n_left -= len(normalised(pieces.pop(0)).split())
+    return " ".join(pieces)
