@@ -18,7 +18,7 @@ talk: models
 	$(BIN)/voicepipe talk
 
 test: $(VENV)/.installed-dev models
-	$(BIN)/voicepipe models fetch kokoro-82m
+	$(BIN)/voicepipe models fetch kokoro-82m english-lexicon
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/.installed-dev

@@ -110,6 +110,7 @@ _SMOLLM2 = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _QWEN_05B = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
 _QWEN_15B = "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"
 _JOE = ("en_US-joe-medium.onnx", "en_US-joe-medium.onnx.json")
+_LEXICON = ("us_gold.json", "us_silver.json")
 _SMART_TURN = "smart-turn-v3.2-cpu.onnx"
 _KOKORO = "kokoro-v1.0.int8.onnx"
 _KOKORO_VOICE_BYTES = 522_240
@@ -322,6 +323,25 @@ MODELS: tuple[Model, ...] = (
                 tuple(Piece("kokoro-js@1.2.1", f"package/{name}", name) for name in _KOKORO_VOICES),
             ),
         ),
+    ),
+    Model(
+        name="english-lexicon",
+        what="pronunciations of 180,000 English words (for Kokoro; for Piper without espeak-ng)",
+        licence="Apache-2.0",
+        upstream="hexgrad/misaki",
+        files=(
+            ModelFile(
+                _LEXICON[0],
+                "dc414872a49a28ae6c141463d502fd945f3b2fde040484fdc47d00cc4612686f",
+                3_000_469,
+            ),
+            ModelFile(
+                _LEXICON[1],
+                "de8f67be911bb6c659187b4a65fd966b6a30e56350e0f790d763210b053ac475",
+                3_099_517,
+            ),
+        ),
+        sources=(_wheel("misaki==0.9.4", "misaki/data/", *_LEXICON),),
     ),
     Model(
         name="smart-turn-v3.2-cpu",

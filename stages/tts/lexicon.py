@@ -1,16 +1,15 @@
 """English pronunciation from a word list: nothing but permissive licences.
 
-The list is the one that comes with the package `misaki` (Apache-2.0), 180,000 words in Kokoro's
-alphabet; the package's code is not used, because it needs spaCy and a model download. Words that
-are not listed are inflected from ones that are ("podcasted"), taken apart ("voicepipe"), spelled
-out ("XJ") or, last, read by letter-to-sound rules (`letters.py`).
+The list is the one of the package `misaki` (Apache-2.0), 180,000 words in Kokoro's alphabet, out of
+the model store; the package's code is not used, because it needs spaCy and a model download.
+Words that are not listed are inflected from ones that are ("podcasted"), taken apart ("voicepipe"),
+spelled out ("XJ") or, last, read by letter-to-sound rules (`letters.py`).
 """
 
 # ruff: noqa: RUF001 - phonemes are written in IPA
 
 from __future__ import annotations
 
-import importlib.resources
 import json
 import re
 import unicodedata
@@ -20,7 +19,7 @@ from functools import cache
 
 from stages.tts.letters import letters_to_sound
 from stages.tts.pronounce import Alphabet, Sentence, Word
-from voicepipe.errors import ComponentError
+from voicepipe.models import path_of
 
 Entry = str | dict[str, str | None]
 
@@ -49,7 +48,7 @@ class LexiconPronouncer:
     alphabet: Alphabet = "kokoro"
 
     def __init__(self) -> None:
-        """Raises ComponentError when the package with the word list is missing."""
+        """Raises ComponentError when the model store cannot bring the word list."""
         self._entries = _word_list()
 
     def pronounce(self, text: str) -> list[Sentence]:
@@ -201,15 +200,9 @@ def _plain(token: str) -> str:
 
 @cache  # 6 MB of JSON, the same for every voice
 def _word_list() -> Mapping[str, Entry]:
-    try:
-        folder = importlib.resources.files("misaki") / "data"
-        lists = [
-            json.loads((folder / f"us_{quality}.json").read_text(encoding="utf-8"))
-            for quality in ("silver", "gold")
-        ]
-    except (ImportError, OSError, ValueError) as error:
-        raise ComponentError(
-            f"pronunciation by word list: misaki's list cannot be read ({error}): "
-            "`pip install misaki` (Apache-2.0), or use pronouncer='espeak'"
-        ) from error
+    folder = path_of("english-lexicon")
+    lists = [
+        json.loads((folder / f"us_{quality}.json").read_text(encoding="utf-8"))
+        for quality in ("silver", "gold")
+    ]
     return {**lists[0], **lists[1]}
