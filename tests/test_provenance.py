@@ -67,7 +67,7 @@ def test_the_commit_is_marked_when_files_were_changed(
     (tmp_path / "file").write_text("a")
     git("add", "file")
     git("commit", "--quiet", "-m", "First")
-    git("tag", "v1")
+    git("tag", "-a", "v1", "-m", "Version 1")
     commit = git("rev-parse", "HEAD")
     assert git_commit(tmp_path) == commit
     (tmp_path / "file").write_text("b")
