@@ -17,6 +17,8 @@ from stages.tts.pronounce import EspeakPronouncer, Pronouncer, respelled
 from stages.tts.pronouncers import pronouncer_named
 from voicepipe.errors import ComponentError, UsageError
 
+pytestmark = pytest.mark.models  # the word list comes from the model store
+
 
 @pytest.fixture(scope="module")
 def lexicon() -> LexiconPronouncer:
