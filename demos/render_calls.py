@@ -67,7 +67,7 @@ CALL = (
     Line("question", "Why is the sky blue?", delay_ms=1000),
     Line("pause", "Can you help me with, ... my homework tonight?", gap_ms=1100),
     Line("request", "Please tell me a long story about a fox."),
-    Line("bargein", "Wait, stop. What is the fox called?", on="agent_speech", delay_ms=2500),
+    Line("bargein", "Wait, wait, what is the fox called?", on="agent_speech", delay_ms=2500),
     Line("question", "What should I cook for dinner?", delay_ms=900),
     Line("request", "Give me one tip for sleeping well."),
     Line("short", "Thank you, goodbye.", delay_ms=800),
