@@ -74,7 +74,7 @@ def account_for(
         ledgers=ledgers,
         gaps=gaps,
         discards=discards,
-        overlaps=overlaps(recording.events, sides),
+        overlaps=overlaps(recording.events, sides, recording.truth),
         quality=quality(recording, ledgers, sides, listen_back),
         cut_off=frozenset(
             ledger.turn for ledger in ledgers if _is_cut_off(ledger, recording.truth)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from budgets.edges import Segment
 from budgets.perceived import FIND_WITHIN_S, Sides
+from budgets.recording import BACKCHANNEL, Line
 from voicepipe import events as ev
 
 STOPS_WITHIN_S = 3.0
@@ -24,8 +25,8 @@ CLEAR_OF_NEXT_S = 0.05
 @dataclass(frozen=True, slots=True)
 class Stop:
     """The agent, silenced. `stop_ms` is from the caller's first voiced sample to the last audible
-    one of the agent's; nan when the sound does not show it. `false` when the caller had nothing
-    to say and the agent went on later."""
+    one of the agent's; nan when the sound does not show it. `false` when the caller did not want
+    the floor: the agent went on later, or what was said is known to be a backchannel."""
 
     at_s: float
     stop_ms: float
@@ -41,8 +42,11 @@ class Overlaps:
     """Backchannels at which it fell silent: false stops as well."""
 
 
-def overlaps(events: Sequence[ev.Event], sides: Sides | None) -> Overlaps:
-    """What became of each barge-in and backchannel; without sound, only that it happened."""
+def overlaps(
+    events: Sequence[ev.Event], sides: Sides | None, truth: Sequence[Line] = ()
+) -> Overlaps:
+    """What became of each barge-in and backchannel; without sound, only that it happened.
+    `truth` is what the caller really said, where that is known."""
     stops: list[Stop] = []
     n_ignored = n_obeyed = 0
     barging: ev.BargeIn | None = None
@@ -51,7 +55,7 @@ def overlaps(events: Sequence[ev.Event], sides: Sides | None) -> Overlaps:
             case ev.BargeIn() if barging is None:  # the second one brings the words
                 barging = event
                 stop_ms = math.nan if sides is None else _stop_ms(sides, event, events[index + 1 :])
-                stops.append(Stop(event.t_media_s, stop_ms, false=False))
+                stops.append(Stop(event.t_media_s, stop_ms, _is_backchannel(event, truth)))
             case ev.AgentResumed() if barging is not None:
                 stops[-1] = Stop(stops[-1].at_s, stops[-1].stop_ms, false=True)
                 barging = None
@@ -63,6 +67,14 @@ def overlaps(events: Sequence[ev.Event], sides: Sides | None) -> Overlaps:
                 else:
                     n_obeyed += 1
     return Overlaps(stops, n_ignored, n_obeyed)
+
+
+def _is_backchannel(barge_in: ev.BargeIn, truth: Sequence[Line]) -> bool:
+    return any(
+        line.kind == BACKCHANNEL
+        and line.speech_start_s - FIND_WITHIN_S <= barge_in.t_media_s <= line.speech_end_s
+        for line in truth
+    )
 
 
 def _stop_ms(sides: Sides, barge_in: ev.BargeIn, later: Sequence[ev.Event]) -> float:

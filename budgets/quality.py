@@ -11,16 +11,13 @@ import numpy as np
 from budgets.digits import digits_apart
 from budgets.ledger import Ledger
 from budgets.perceived import Sides
-from budgets.recording import Line, Recording
+from budgets.recording import BACKCHANNEL, Line, Recording
 from voicepipe import events as ev
 from voicepipe.frames import CALLER_RATE_HZ, Pcm
 from voicepipe.wording import normalised
 
 LOW_CONFIDENCE = 0.5
 """Geometric mean token probability below which a transcript is likely to hold a wrong word."""
-
-NOT_ANSWERED = ("backchannel",)
-"""Kinds of caller lines that ask for nothing, and so have no turn to compare with."""
 
 ROUND_REPLY_S = 0.1
 """Silence left around a reply that is transcribed back."""
@@ -95,11 +92,11 @@ def word_errors(truth: str, found: str) -> WordErrors:
 
 def understood(truth: Sequence[Line], ledgers: Iterable[Ledger]) -> WordErrors:
     """All that the caller said against all that the turns were committed to, in order of time: so
-    it does not matter whether a line was cut into the same turns. A turn that was taken back lives
-    on in the next one."""
+    it does not matter whether a line was cut into the same turns. Backchannels get no turn; a turn
+    that was taken back lives on in the next one."""
     turns = sorted(ledgers, key=lambda ledger: ledger.speech_end_s)
     found = " ".join(t.user_text for t in turns if not t.reopened and t.reason != "typed")
-    said = " ".join(line.text for line in truth if line.kind not in NOT_ANSWERED)
+    said = " ".join(line.text for line in truth if line.kind != BACKCHANNEL)
     return word_errors(said, found)
 
 

@@ -17,6 +17,9 @@ from voicepipe.errors import UsageError
 from voicepipe.events import Event, from_json
 
 EVENTS = "events.jsonl"
+BACKCHANNEL = "backchannel"
+"""The kind of a caller's line that asks for nothing."""
+
 LATEST_S = 1e7
 """A time after 115 days is damage: it is read as not known."""
 

@@ -8,6 +8,7 @@ import pytest
 
 from budgets.overlap import Overlaps, overlaps
 from budgets.perceived import Sides, measure_sides
+from budgets.recording import Line
 from budgets.tape import Tape, Track
 from tests.budget_sessions import LOUDNESS, Studio, burst
 from voicepipe import events as ev
@@ -77,6 +78,16 @@ def test_an_agent_that_goes_on_later_was_stopped_for_nothing() -> None:
     assert first.false
     assert first.stop_ms == pytest.approx(200, abs=10)
     assert not second.false
+
+
+def test_a_stop_at_what_is_known_to_be_a_backchannel_was_for_nothing() -> None:
+    sides = scene(agent=[(1.0, 2.2)], caller=[(3.0, 0.5)])
+    events = [barge_in(3.0), ended(3.5)]
+    for kind, false in (("backchannel", True), ("bargein", False)):
+        truth = [Line("hm", "backchannel", 0.5, 0.9), Line("mm-hmm", kind, 3.0, 3.5)]
+        (stop,) = overlaps(events, sides, truth).stops
+        assert stop.false is false
+    assert not overlaps(events, sides, [Line("mm-hmm", "backchannel")]).stops[0].false
 
 
 def test_a_barge_in_that_cannot_be_heard_has_no_stop_time() -> None:
