@@ -17,7 +17,7 @@ MIN_NEWS = CALLER_RATE_HZ // 10
 N_OPEN = 1
 """The last word may be half a word, and what follows may change the one before it."""
 
-MIN_SURE = 0.0
+MIN_SURE = 0.5
 """Probability of a word's tokens, on average, for it to become stable."""
 
 SENTENCE_ENDS = ".?!。？！"  # noqa: RUF001 - Chinese and Japanese text ends so

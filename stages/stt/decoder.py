@@ -10,6 +10,7 @@ The modules compile as TorchScript, which runs a pass without taking Python's lo
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -183,7 +184,9 @@ class WhisperDecoder:
         self.n_layers, self.n_heads = len(network.layers), network.n_heads
         self.size = network.positions.size(1)
         self.vocabulary = vocabulary
-        self._network = torch.jit.script(network)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # TorchScript is announced to go; torch is pinned
+            self._network = torch.jit.script(network)
         self._n_threads = n_threads
         self._allowed = torch.zeros(len(network.embeddings))
         self._allowed[list(vocabulary.never)] = NEVER

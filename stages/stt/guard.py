@@ -24,14 +24,17 @@ VOICED_S_PER_CHAR = 0.03
 """And so much for each letter of a well-known phrase: half of what it takes to say it."""
 
 PHRASES = frozenset(
-    """
-    you|thank you|thanks|thank you very much|thank you so much|thanks for watching
-    thank you for watching|thank you for listening|thanks for listening|bye|bye bye|goodbye
-    please subscribe|subscribe|like and subscribe|see you next time|see you in the next video
-    ill see you next time|the end|music|applause|silence|im gonna be right back|ill be right back
-    im sorry|so|oh|uh|um|hmm|mm|okay|yeah|well be right back|transcription by castingwords
-    subtitles by the amaraorg community
-    """.replace("\n", "|").split("|")
+    phrase.strip()
+    for line in """
+        you | thank you | thanks | thank you very much | thank you so much | thank you for watching
+        thanks for watching | thank you for listening | thanks for listening | bye | bye bye
+        goodbye | please subscribe | subscribe | like and subscribe | see you next time
+        see you in the next video | ill see you next time | the end | music | applause | silence
+        im gonna be right back | ill be right back | well be right back | im sorry | so | oh | uh
+        um | hmm | mm | okay | yeah | transcription by castingwords
+        subtitles by the amaraorg community
+    """.strip().splitlines()
+    for phrase in line.split("|")
 )
 """What Whisper says of silence and noise, by "Careless Whisper" (Koenecke et al., 2024), the lists
 its users keep, and our own noises; without apostrophes."""

@@ -31,7 +31,7 @@ def read_variables(model_bin: Path, scope: str) -> Arrays:
     try:
         with model_bin.open("rb") as file:
             return _read(file, f"{scope}/")
-    except (OSError, struct.error, ValueError, IndexError) as error:
+    except (OSError, ValueError, IndexError) as error:
         raise ComponentError(
             f"{model_bin}: not a readable CTranslate2 model ({error}): fetch the model again"
         ) from error
@@ -51,7 +51,7 @@ def _read(file: BinaryIO, scope: str) -> Arrays:
         shape = _unpack(file, f"{rank}I")
         kind, n_bytes = _unpack(file, "BI")
         if name.startswith(scope):
-            array = np.frombuffer(file.read(n_bytes), _TYPES[kind])
+            array = np.frombuffer(_bytes(file, n_bytes), _TYPES[kind])
             found[name.removeprefix(scope)] = array.reshape(shape)
         else:
             file.seek(n_bytes, 1)
@@ -63,10 +63,17 @@ def _read(file: BinaryIO, scope: str) -> Arrays:
     return found
 
 
+def _bytes(file: BinaryIO, n_bytes: int) -> bytes:
+    found = file.read(n_bytes)
+    if len(found) < n_bytes:
+        raise ValueError("it ends too early")
+    return found
+
+
 def _unpack(file: BinaryIO, layout: str) -> tuple[int, ...]:
-    return struct.unpack(f"<{layout}", file.read(struct.calcsize(f"<{layout}")))
+    return struct.unpack(f"<{layout}", _bytes(file, struct.calcsize(f"<{layout}")))
 
 
 def _string(file: BinaryIO) -> str:
     (n_bytes,) = _unpack(file, "H")
-    return file.read(n_bytes)[:-1].decode("utf-8")
+    return _bytes(file, n_bytes)[:-1].decode("utf-8")

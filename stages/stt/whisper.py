@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
+import numpy as np
+
 from stages.stt.attention import Attention, Window
 from stages.stt.desk import Caller, Desk
 from stages.stt.engine import WhisperEngine
@@ -32,6 +34,10 @@ TRIM_AT_WORD = 12 * CALLER_RATE_HZ
 N_OPEN_WORDS = 2
 """Left over when a window has to be cut without any stable word: its end may be in mid-word."""
 
+GAP_BEFORE_S, GAP_AFTER_S = 0.4, 0.1
+GAP_MS = 40
+"""A window is cut where it is quietest for so long."""
+
 TOKENS_A_STEP = 2
 """Decoded between two looks at whether something else has become more urgent."""
 
@@ -39,6 +45,19 @@ TOKENS_A_STEP = 2
 def max_tokens(duration_s: float) -> int:
     """More than anybody says in that time; a decoder that goes on is in a loop."""
     return 12 + round(7 * duration_s)
+
+
+def gap_near(samples: Float32, time_s: float) -> int:
+    """The quietest place near `time_s`. Whisper's word times are off by 0.1-0.2 s, and a silence
+    may belong to the word before it or after it."""
+    start = max(0, round((time_s - GAP_BEFORE_S) * CALLER_RATE_HZ))
+    end = round((time_s + GAP_AFTER_S) * CALLER_RATE_HZ)
+    power = np.square(samples[start:end])
+    n = CALLER_RATE_HZ * GAP_MS // 1000
+    if len(power) <= n:
+        return start
+    sums = np.convolve(power, np.ones(n, np.float32), "valid")
+    return start + int(sums.argmin()) + n // 2
 
 
 class WhisperSTT:
@@ -162,17 +181,16 @@ class _WhisperHearing:
             n_words = len(turn.text.stable)
         if not window.complete:
             n_words = max(n_words, len(words) - N_OPEN_WORDS)
+        offset = 0
         if n_words > 0:
             ends_s = await self._run(
                 self._engine.word_ends_s, hypothesis.encoded, len(window.samples), words
             )
-            offset = round(ends_s[n_words - 1] * CALLER_RATE_HZ)
-        elif not window.complete:
-            offset = 0
-        else:
-            return
+            offset = gap_near(window.samples, ends_s[n_words - 1])
         if not window.complete:
             offset = max(offset, len(window.samples) // 2)
+        if offset == 0:
+            return
         turn.audio.trim(turn.audio.position(offset, window.end))
         turn.text.settle(n_words)
         turn.guess = turn.text.open_tokens
