@@ -108,8 +108,8 @@ def test_the_model_hears_this_turn_up_to_now() -> None:
 
     call(spans=[(1.0, 2.0)], words=[Word(2.0, "and then")], score=score)
     silences_s = [request.end_sample / 16_000 - 2.0 for request in asked]
-    assert silences_s[0] == pytest.approx(0.15, abs=0.011)
-    assert np.diff(silences_s) == pytest.approx([0.1] * (len(asked) - 1), abs=0.011)
+    assert silences_s[0] == pytest.approx(0.1, abs=0.011)
+    assert np.diff(silences_s) == pytest.approx([0.2] * (len(asked) - 1), abs=0.011)
     for request in asked:
         assert request.samples.dtype == np.float32
         assert len(request.samples) == request.end_sample - 16_000

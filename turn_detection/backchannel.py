@@ -18,9 +18,11 @@ thank you"""
 _KNOWN = frozenset(" ".join(phrase.split()) for phrase in _PHRASES.split(","))
 _LONGEST = max(len(phrase.split()) for phrase in _KNOWN)
 
-_HUM = re.compile(r"m+h*m*|h+m+|u+h+|u+m+|h+u+h+|e+r+m*|a+h+|o+h+|e+h+|uhhu+h|m+hm+|mf")
-"""One syllable of humming as STTs write it: mm, hmm, mhm, uh, huh, um, ah, oh; Whisper hears the
-beginning of one as "MF"."""
+_HUM = re.compile(
+    r"m+h*m*|m+[aei]?h+[aei]+[mn]+|h+m+|u+h+|u+m+|h+u+h+|e+r+m*|a+h+|o+h+|e+h+|uhhu+h|m+hm+|mf"
+)
+"""One syllable of humming as STTs write it: mm, hmm, mhm, uh, huh, um, ah, oh; Whisper also hears
+"MF" (the beginning of one) and "Mhem" or "Miham" (a whole mm-hmm)."""
 
 
 def is_backchannel(text: str) -> bool:

@@ -17,10 +17,16 @@ _MS = CALLER_RATE_HZ // 1000
 class BargeInConfig:
     """When talking over the agent takes the floor from it.
 
-    There are two steps. The agent is *silenced*, which can be taken back, on weak evidence: the
-    first word of an interim transcript that no backchannel begins with, or sound alone for longer
-    than a short "mm". It is *interrupted*, which cannot, by words that will not change any more.
+    There are three steps. The agent *yields* as soon as sound over it is more than a noise: it
+    pauses, and after a backchannel goes on at the sample where it paused. (No feature of the first
+    200 ms tells "mm-hmm" from "wait", so waiting for words would cost every barge-in 200 ms.) It is
+    *silenced* by the first word of an interim transcript that no backchannel begins with, or by
+    sound for longer than a short "mm". It is *interrupted*, which cannot be taken back, by words
+    that will not change any more.
     """
+
+    yield_ms: int = 200
+    """Speech at which the agent yields: with what noticing it takes, it is silent within 300 ms."""
 
     speech_ms: int = 600
     """Speech without any word yet that silences the agent; its end is noticed 100 ms late, so 500
@@ -68,8 +74,15 @@ class Overlap:
 
     reopens: bool
     """It would go on with the turn before rather than begin one."""
+    yielded: bool = False
+    """The agent has paused."""
     words_only: bool = False
     """Sound has silenced the agent for nothing before: now only words interrupt it."""
+
+    def yields(self, turn: CallerTurn, now: int, config: BargeInConfig) -> bool:
+        """Whether the agent should pause now."""
+        waits = self.yielded or self.reopens or self.words_only or not turn.speaking
+        return not waits and now - turn.first_voiced >= config.yield_ms * _MS
 
     def verdict(self, turn: CallerTurn, now: int, config: BargeInConfig) -> Verdict | None:
         """Decide, or None for not yet. `now` is the sample index."""

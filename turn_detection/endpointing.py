@@ -191,6 +191,9 @@ class TurnMachine:
             self._follow_pause(turn)
 
     def _follow_overlap(self, turn: CallerTurn, overlap: Overlap) -> None:
+        if overlap.yields(turn, self._now, self._barge_in):
+            overlap.yielded = True
+            self._emit(ev.AgentYielded(t_media_s=seconds(self._now)))
         verdict = overlap.verdict(turn, self._now, self._barge_in)
         if verdict is Verdict.BACKCHANNEL:
             self._emit(ev.Backchannel(t_media_s=seconds(turn.first_voiced), text=turn.heard))

@@ -58,10 +58,10 @@ class PauseConfig:
     """How long to wait in a pause, and for what."""
 
     score: EndScore = field(default_factory=EndScore)
-    first_score_s: float = 0.15
+    first_score_s: float = 0.1
     """Silence at which the end-of-turn model is first asked; then, while the end is undecided,
     every `score_every_s`: it costs a core that the reply could use."""
-    score_every_s: float = 0.1
+    score_every_s: float = 0.2
     eager_from: float = 0.3
     stable_text_s: float = 0.15
     """An interim transcript that has not changed for this long is good enough to prepare for."""
@@ -127,8 +127,13 @@ class PauseRules:
             and settled
             and turn.n_eager < config.max_eager
             and seconds(turn.last_voiced - turn.audio_from) <= config.max_eager_turn_s
-            and self.over(turn, now) >= config.eager_from
+            and (self._sounds_complete(turn) or self.over(turn, now) >= config.eager_from)
         )
+
+    def _sounds_complete(self, turn: CallerTurn) -> bool:
+        """The first final of a turn that reads like a whole sentence: the chances are good enough
+        to prepare before the end-of-turn model has spoken, which takes longer than the words."""
+        return turn.final and turn.n_eager == 0 and turn.ending is Ending.COMPLETE
 
     def ended(self, turn: CallerTurn, now: int, *, sound_ready: bool) -> Reason | None:
         """Whether the turn is over, by score or by T_max. `sound_ready` is false while a held

@@ -13,7 +13,9 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_HESITATIONS = _words("um umm uh uhm er erm ah hmm hm mm well like so")
+_HESITATIONS = _words("um umm uh uhm er erm ah hmm hm mm")
+_FILLERS = _words("well like so")
+"""Hesitations too, but not at the end of a sentence ("sleeping well.", "I think so.")."""
 _SAID_WHILE_THINKING = ("you know", "i mean", "let me see", "let me think", "let's see")
 
 _BINDING = _words(
@@ -63,19 +65,17 @@ def ending(text: str) -> Ending:
     words = normalised(text).split()
     if not words:
         return Ending.OPEN
-    if (
-        _TRAILING_OFF.search(text)
-        or _breaks_off(words, asks=text.endswith("?"))
-        or _counts_on(words)
-    ):
+    if _TRAILING_OFF.search(text) or _breaks_off(words, text) or _counts_on(words):
         return Ending.UNFINISHED
     return Ending.COMPLETE if _SENTENCE_END.search(text) else Ending.OPEN
 
 
-def _breaks_off(words: list[str], *, asks: bool) -> bool:
+def _breaks_off(words: list[str], text: str) -> bool:
     """Whether the last word hesitates or needs another after it."""
-    plain = " ".join(words)
+    plain, asks = " ".join(words), text.endswith("?")
     if words[-1] in _HESITATIONS or plain.endswith(_SAID_WHILE_THINKING):
+        return True
+    if words[-1] in _FILLERS and (len(words) == 1 or not _SENTENCE_END.search(text)):
         return True
     if len(words) == 1 or not (words[-1] in _BINDING or plain.endswith(_WANTING)):
         return False

@@ -152,6 +152,12 @@ class FirstAudio(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AgentYielded(Event):
+    """The caller speaks over the agent, who pauses to listen: a `Backchannel` lets it go on where
+    it paused, a `BargeIn` takes the floor from it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Backchannel(Event):
     """The caller made a sound over the agent that asks for nothing ("uh-huh"): volume restored."""
 

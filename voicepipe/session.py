@@ -162,7 +162,7 @@ class Session:
                 floor.commit(event.text)
             case ev.TurnReopened():
                 floor.reopen()
-            case ev.BargeIn(text=""):
+            case ev.AgentYielded() | ev.BargeIn(text=""):
                 floor.silence(since_s=self._overlap_since_s)
             case ev.BargeIn():
                 floor.interrupt(since_s=self._overlap_since_s)
