@@ -29,6 +29,11 @@ def process_time_s() -> float:
     return time.perf_counter()
 
 
+def cpu_time_s() -> float:
+    """CPU seconds that all threads of this process have used."""
+    return time.process_time()
+
+
 class Deadlock(RuntimeError):
     """Under the virtual clock nothing is left that could ever happen, and work still waits."""
 
