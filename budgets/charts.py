@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from budgets.critical_path import STAGES, WORK_STAGES
 from budgets.figures import Distribution
-from budgets.ledger import STAGES, UNATTRIBUTED, WORK_STAGES, Ledger
+from budgets.ledger import UNATTRIBUTED, Ledger
 
 WIDTH = 1000.0
 """Of every drawing's own coordinates."""

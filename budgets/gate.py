@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from budgets.critical_path import STAGES
 from budgets.figures import PERCENTILES, ratio
-from budgets.ledger import STAGES, UNATTRIBUTED
+from budgets.ledger import UNATTRIBUTED
 from budgets.report import Report
 from voicepipe.errors import UsageError
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from html import escape
 
 from budgets import charts
-from budgets.ledger import STAGES, UNATTRIBUTED
+from budgets.critical_path import STAGES
+from budgets.ledger import UNATTRIBUTED
 from budgets.report import Report, TurnRow
 from budgets.text import ms, plain
 

@@ -9,30 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
+from budgets.critical_path import STAGES, ReplyTimes, Work, rows_us, saved_ms, work, works
 from voicepipe import events as ev
-
-STAGES = ("endpointing", "stt", "llm", "tts", "playout")
-"""The intervals on the critical path, in order; what each ends with is in `_marks`."""
 
 UNATTRIBUTED = "unattributed"
 """What the audio shows and the events do not: measured perceived latency less the other rows."""
-
-WORK_STAGES = ("stt", "llm", "tts")
-
-_LATEST_S = 1e9
-"""No session lasts 30 years: a later time is damage, and is taken for not known."""
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What a stage really took, from when (after the caller's last voiced sample), and how much of
-    it lay before the turn was committed, where it delays nobody. Milliseconds."""
-
-    start_ms: float
-    took_ms: float
-    hidden_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +22,9 @@ class Ledger:
     """One reply that the caller's turn was committed to.
 
     `rows_us` are the intervals on the critical path in whole microseconds, so that they sum to
-    `total_us` exactly; empty when the reply was never heard. Each row ends where its event was
-    emitted, but never before the row before it nor after the first audible sample: work that was
-    done ahead of time has a row of 0. A stage whose event is missing has a row of 0 too and is
-    named in `unknown`; its time is in the next row.
+    `total_us` exactly; empty when the reply was never heard. Work that was done ahead of time has
+    a row of 0. A stage whose event is missing has a row of 0 too and is named in `unknown`; its
+    time is in the next row.
     """
 
     turn: int
@@ -67,7 +48,8 @@ class Ledger:
     unknown: tuple[str, ...] = ()
     work: Mapping[str, Work] = field(default_factory=dict)
     saved_ms: float = 0.0
-    """How much later the reply's sound would have been ready, had it been begun at the commit."""
+    """How much later its sound would have been ready, had the reply been begun when it was certain
+    that it is wanted."""
     stop_ms: float = math.nan
 
     @property
@@ -111,23 +93,6 @@ class Ledger:
         }
 
 
-@dataclass(slots=True)
-class _Reply:
-    """What is known of one reply so far; times are emission times unless said otherwise."""
-
-    held: bool = False
-    text: str = ""
-    started_s: float = math.nan
-    phrase_s: float = math.nan
-    ready_s: float = math.nan
-    audible_s: float = math.nan
-    """Media time."""
-    end_of_turn: ev.EndOfTurn | None = None
-    stt: Work | None = None
-    reopened: bool = False
-    n_dropped: int = 0
-
-
 class TurnLedgers:
     """Follows one session's events, in the order in which they happened.
 
@@ -136,9 +101,9 @@ class TurnLedgers:
     """
 
     def __init__(self) -> None:
-        self._replies: dict[int, _Reply] = {}
+        self._replies: dict[int, ReplyTimes] = {}
         self._end_of_turn: ev.EndOfTurn | None = None
-        self._committed: _Reply | None = None
+        self._committed: ReplyTimes | None = None
         self._n_prepared = 0
         self._pause: ev.SpeechPaused | None = None
         self._finalised_s = math.nan
@@ -163,7 +128,7 @@ class TurnLedgers:
             case ev.FirstAudio():
                 self._reply(event.turn).audible_s = event.t_media_s
             case ev.TurnFinished():
-                reply = self._replies.pop(event.turn, _Reply())
+                reply = self._replies.pop(event.turn, ReplyTimes())
                 if reply.end_of_turn is not None:
                     return _ledger(event, reply, reply.end_of_turn)
             case _:
@@ -192,8 +157,8 @@ class TurnLedgers:
                 return
         self._commit(event.turn)
 
-    def _reply(self, turn: int) -> _Reply:
-        return self._replies.setdefault(turn, _Reply())
+    def _reply(self, turn: int) -> ReplyTimes:
+        return self._replies.setdefault(turn, ReplyTimes())
 
     def _commit(self, turn: int) -> None:
         """The reply answers the caller's turn that ended last. Each end of turn has one reply."""
@@ -201,14 +166,17 @@ class TurnLedgers:
         if self._end_of_turn is None or reply.end_of_turn is not None:
             return
         reply.end_of_turn, self._end_of_turn = self._end_of_turn, None
-        reply.stt = self._stt_work(reply.end_of_turn)
+        reply.text_s, reply.stt = self._text(reply.end_of_turn)
         reply.n_dropped, self._n_prepared = self._n_prepared - reply.held, 0
         self._committed, self.last_committed = reply, turn
 
-    def _stt_work(self, end: ev.EndOfTurn) -> Work | None:
-        """From the pause that asked for the final transcript to the transcript."""
-        pause_s = math.nan if self._pause is None else self._pause.t_loop_s
-        return _work(end.speech_end_s, pause_s, self._finalised_s, end.decided_s)
+    def _text(self, end: ev.EndOfTurn) -> tuple[float, Work | None]:
+        """When the final text was there, at the latest with the end of turn; and the work from
+        the pause that asked for it."""
+        if self._pause is None or not self._finalised_s <= end.t_loop_s:
+            return end.t_loop_s, None
+        done = work(end.speech_end_s, self._pause.t_loop_s, self._finalised_s, end.decided_s)
+        return self._finalised_s, done
 
 
 def ledgers_of(events: Iterable[ev.Event]) -> list[Ledger]:
@@ -224,14 +192,8 @@ def ledgers_of(events: Iterable[ev.Event]) -> list[Ledger]:
     return list(finished.values())
 
 
-def _ledger(finished: ev.TurnFinished, reply: _Reply, end: ev.EndOfTurn) -> Ledger:
-    rows, unknown = _rows(end, reply)
-    zero_s, commit_s = end.speech_end_s, end.t_loop_s
-    work = {
-        "stt": reply.stt,
-        "llm": _work(zero_s, reply.started_s, reply.phrase_s, commit_s),
-        "tts": _work(zero_s, reply.phrase_s, reply.ready_s, commit_s),
-    }
+def _ledger(finished: ev.TurnFinished, reply: ReplyTimes, end: ev.EndOfTurn) -> Ledger:
+    rows, unknown = rows_us(end, reply)
     return Ledger(
         turn=finished.turn,
         status=finished.status,
@@ -246,56 +208,10 @@ def _ledger(finished: ev.TurnFinished, reply: _Reply, end: ev.EndOfTurn) -> Ledg
         reopened=reply.reopened,
         rows_us=rows,
         unknown=unknown,
-        work={stage: done for stage, done in work.items() if done is not None},
-        saved_ms=_saved_ms(reply, end),
+        work=works(end, reply),
+        saved_ms=saved_ms(end, reply),
         stop_ms=finished.stop_ms,
     )
-
-
-def _marks(end: ev.EndOfTurn, reply: _Reply) -> tuple[float, ...]:
-    """Where each row of STAGES ends."""
-    return end.decided_s, end.t_loop_s, reply.phrase_s, reply.ready_s, reply.audible_s
-
-
-def _rows(end: ev.EndOfTurn, reply: _Reply) -> tuple[dict[str, int], tuple[str, ...]]:
-    begin, finish = _us(end.speech_end_s), _us(reply.audible_s)
-    if begin is None or finish is None:
-        return {}, ()
-    borders, unknown = [begin], []
-    for stage, mark_s in zip(STAGES, _marks(end, reply), strict=True):
-        mark = _us(mark_s)
-        if mark is None:
-            unknown.append(stage)
-            mark = borders[-1]
-        borders.append(min(max(mark, borders[-1]), finish))
-    # A reply that is heard before its caller fell silent (damaged times) is one negative row.
-    rows = {
-        stage: after - before
-        for stage, (before, after) in zip(STAGES, pairwise(borders), strict=True)
-    }
-    return rows, tuple(unknown)
-
-
-def _saved_ms(reply: _Reply, end: ev.EndOfTurn) -> float:
-    """The part of making the first audio that lay before the commit."""
-    if not reply.held:
-        return 0.0
-    made = _work(end.speech_end_s, reply.started_s, reply.ready_s, end.t_loop_s)
-    return 0.0 if made is None else made.hidden_ms
-
-
-def _work(zero_s: float, start_s: float, end_s: float, commit_s: float) -> Work | None:
-    """None when one of its times is not known."""
-    zero, start, end, commit = _us(zero_s), _us(start_s), _us(end_s), _us(commit_s)
-    if zero is None or start is None or end is None or commit is None or end < start:
-        return None
-    hidden = min(max(commit - start, 0), end - start)
-    return Work((start - zero) / 1000, (end - start) / 1000, hidden / 1000)
-
-
-def _us(t_s: float) -> int | None:
-    """Whole microseconds, which is what events are written with; None when not known."""
-    return round(t_s * 1e6) if abs(t_s) < _LATEST_S else None
 
 
 def _known(value: float) -> float | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from budgets.ledger import STAGES
+from budgets.critical_path import STAGES
 from voicepipe.budget import Budget
 from voicepipe.errors import UsageError
 

@@ -11,8 +11,9 @@ from operator import add
 from pathlib import Path
 
 from budgets.account import Account, account_for
+from budgets.critical_path import STAGES, WORK_STAGES
 from budgets.figures import Distribution, ratio, tenths
-from budgets.ledger import STAGES, UNATTRIBUTED, WORK_STAGES, Ledger
+from budgets.ledger import UNATTRIBUTED, Ledger
 from budgets.perceived import Detectors, Gap
 from budgets.plan import BudgetPlan
 from budgets.quality import ListenBack, Quality

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from budgets.ledger import STAGES, UNATTRIBUTED, Ledger
+from budgets.critical_path import STAGES
+from budgets.ledger import UNATTRIBUTED, Ledger
 from budgets.plan import BudgetPlan
 from voicepipe import events as ev
 

@@ -180,7 +180,7 @@ class Composer:
         add(ev.SpeechPaused(t_media_s=end_s), end_s + 0.05)
         add(
             ev.Transcript(t_media_s=end_s, text=x.user, final=True, end_s=end_s, confidence=0.9),
-            min(begun_s, text_s),
+            text_s,
         )
         started = ev.TurnStarted(t_media_s=begun_s, turn=turn, text=x.user, held=held)
         ended = ev.EndOfTurn(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from budgets.ledger import STAGES, UNATTRIBUTED, Ledger, TurnLedgers, ledgers_of
+from budgets.critical_path import STAGES
+from budgets.ledger import UNATTRIBUTED, Ledger, TurnLedgers, ledgers_of
 from tests.budget_sessions import Composer, Exchange
 from voicepipe import events as ev
 
@@ -64,6 +66,48 @@ def test_only_what_lies_before_the_commit_is_hidden() -> None:
     assert ledger.saved_ms == pytest.approx(170), "of the 250 ms it took, those before the commit"
 
 
+def with_text_at(at_s: float, events: list[ev.Event]) -> list[ev.Event]:
+    """The caller pauses at 10 s, and the final text is there at this time after it."""
+    pause = ev.SpeechPaused(t_media_s=10.0, t_loop_s=10.010)
+    text = ev.Transcript(
+        t_media_s=10.0, t_loop_s=10.0 + at_s, text="what time", final=True, end_s=10.0
+    )
+    return [pause, text, *events]
+
+
+def test_an_end_of_turn_that_waits_for_the_reply_is_no_wait_for_text() -> None:
+    """Certain at 300 ms with the text long there, announced at 550 when the reply nears."""
+    events = reply_events(held=True, started=0.150, phrase=0.600, ready=0.700, text_at=0.550)
+    (ledger,) = ledgers_of(with_text_at(0.1, events))
+    assert ledger.rows_ms == pytest.approx(
+        {"endpointing": 300, "stt": 0, "llm": 300, "tts": 100, "playout": 30}
+    )
+    assert ledger.work["llm"].hidden_ms == pytest.approx(150), "what ran before it was certain"
+    assert ledger.saved_ms == pytest.approx(150)
+
+
+def test_text_after_the_decision_is_waited_for() -> None:
+    events = reply_events(held=True, started=0.150, phrase=0.600, ready=0.700, text_at=0.550)
+    (ledger,) = ledgers_of(with_text_at(0.4, events))
+    assert ledger.rows_ms["stt"] == pytest.approx(100)
+    assert ledger.rows_ms["llm"] == pytest.approx(200)
+
+
+def test_a_reply_that_is_held_although_it_is_ready_is_held_by_endpointing() -> None:
+    events = reply_events(held=True, started=0.150, phrase=0.200, ready=0.250, text_at=0.800)
+    (ledger,) = ledgers_of(with_text_at(0.1, events))
+    assert ledger.rows_ms == pytest.approx(
+        {"endpointing": 800, "stt": 0, "llm": 0, "tts": 0, "playout": 30}
+    )
+
+
+def test_a_reply_that_nobody_begins_is_delayed_by_endpointing() -> None:
+    events = reply_events(started=0.500, text_at=0.500, phrase=0.550)
+    (ledger,) = ledgers_of(with_text_at(0.1, [*events]))
+    assert ledger.rows_ms["endpointing"] == pytest.approx(500)
+    assert ledger.rows_ms["llm"] == pytest.approx(50)
+
+
 def test_the_stt_work_is_the_finalisation_that_the_pause_asked_for() -> None:
     other = ev.Transcript(t_media_s=9.5, t_loop_s=10.02, text="what", final=True, end_s=9.5)
     pause = ev.SpeechPaused(t_media_s=10.0, t_loop_s=10.010)
@@ -82,6 +126,15 @@ def test_a_missing_event_leaves_its_time_to_the_next_row() -> None:
     assert ledger.rows_ms["llm"] == 0
     assert ledger.rows_ms["tts"] == pytest.approx(180)
     assert ledger.total_ms == pytest.approx(600)
+
+
+def test_a_decision_whose_time_is_not_known_is_told() -> None:
+    events = [
+        replace(e, decided_s=math.nan) if isinstance(e, ev.EndOfTurn) else e for e in reply_events()
+    ]
+    (ledger,) = ledgers_of(events)
+    assert ledger.unknown == ("endpointing",)
+    assert ledger.rows_ms["stt"] == pytest.approx(320)
 
 
 def test_a_reply_that_was_not_heard_has_no_rows() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from budgets.ledger import STAGES
+from budgets.critical_path import STAGES
 from budgets.plan import DEFAULT_SHARES, BudgetPlan
 from voicepipe.budget import Budget
 from voicepipe.errors import UsageError
