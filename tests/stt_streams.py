@@ -7,14 +7,17 @@ import json
 import math
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import soundfile as sf
 
+from stages.stt import WhisperSTT
 from voicepipe.clock import run_virtual
 from voicepipe.events import EndOfTurn, SpeechPaused, SpeechStarted, Transcript
 from voicepipe.frames import CALLER_RATE_HZ, AudioFrame, Pcm
+from voicepipe.models import path_of
 from voicepipe.protocols import SpeechInput, SpeechToText
 
 CALLS = Path(__file__).parent.parent / "demos" / "calls"
@@ -30,6 +33,12 @@ class Clip:
     samples: Pcm
     speech: tuple[tuple[int, int], ...]
     text: str = ""
+
+
+@cache
+def loaded(name: str, language: str = "en") -> WhisperSTT:
+    """A real recogniser, loaded once for all tests."""
+    return WhisperSTT(path_of(name), language=language)
 
 
 def recorded(name: str) -> Clip:

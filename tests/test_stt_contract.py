@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from functools import cache
 
 import pytest
 
-from stages.stt import ScriptedSTT, WhisperSTT
-from tests.stt_streams import Clip, check, fed, finals, items, recorded, transcribe, transcribed
+from stages.stt import ScriptedSTT
+from tests.stt_streams import (
+    Clip,
+    check,
+    fed,
+    finals,
+    items,
+    loaded,
+    recorded,
+    transcribe,
+    transcribed,
+)
 from voicepipe.clock import run_virtual
 from voicepipe.errors import UsageError
 from voicepipe.events import EndOfTurn, SpeechPaused, SpeechStarted
 from voicepipe.frames import AudioFrame
-from voicepipe.models import path_of
 from voicepipe.protocols import SpeechInput, SpeechToText
 from voicepipe.wording import same_words
 
@@ -25,16 +33,10 @@ SHORT = "05-short.flac"
 """The caller says "Yes."."""
 
 
-@cache
-def whisper(name: str) -> WhisperSTT:
-    return WhisperSTT(path_of(name))
-
-
 @pytest.fixture(
     params=[
         "scripted",
         pytest.param("whisper-tiny.en", marks=pytest.mark.models),
-        pytest.param("whisper-base", marks=pytest.mark.models),
     ]
 )
 def named(request: pytest.FixtureRequest) -> str:
@@ -43,7 +45,7 @@ def named(request: pytest.FixtureRequest) -> str:
 
 def stt_for(named: str, lines: Sequence[str | Sequence[str]]) -> SpeechToText:
     """The STT of that name, which will hear `lines` if it has to be told."""
-    return ScriptedSTT(lines) if named == "scripted" else whisper(named)
+    return ScriptedSTT(lines) if named == "scripted" else loaded(named)
 
 
 def call(*clips: Clip, frame_ms: Sequence[float] = (10,)) -> list[SpeechInput]:

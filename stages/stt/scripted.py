@@ -98,10 +98,9 @@ class _Turn:
 
     def transcript(self, end_s: float, n_words: int | None = None) -> Transcript:
         """A final, or an interim with `n_words` of the last piece."""
-        said = self.pieces[: self.n_pieces]
-        words = [word for piece in said[:-1] for word in piece.split()]
-        last = said[-1].split() if said else []
-        if n_words is None:
+        words = [word for piece in self.pieces[: self.n_pieces - 1] for word in piece.split()]
+        last = "".join(self.pieces[self.n_pieces - 1 : self.n_pieces]).split()
+        if n_words is None or not last:
             words += last
             stable = words
         else:
