@@ -9,13 +9,10 @@ BENCH ?= overhead stt
 BIN = $(VENV)/bin
 MAKEFLAGS += --no-print-directory
 
-.PHONY: demo talk test lint format bench models doctor constraints clean
+.PHONY: demo test lint format bench models doctor constraints clean
 
 demo: models
 	$(BIN)/voicepipe demo --out $(OUT)
-
-talk: models
-	$(BIN)/voicepipe talk
 
 test: $(VENV)/.installed-dev models
 	$(BIN)/voicepipe models fetch kokoro-82m english-lexicon

@@ -69,7 +69,7 @@ async def _added_ms() -> list[float]:
 async def _idle_cpu_percent() -> float:
     silence = CallerTurn(np.zeros(round(IDLE_S * CALLER_RATE_HZ), np.int16), expects_reply=False)
     transport = MemoryTransport([silence], noise_dbfs=-60)
-    vad = SileroVAD(next(path_of("silero-vad").glob("*.onnx")))
+    vad = SileroVAD(path_of("silero-vad"))
     session = Session(transport, _stages(Endpointing(ScriptedEndOfTurn(), vad=vad)))
     began_s, cpu_s = process_time_s(), cpu_time_s()
     await session.run()

@@ -13,8 +13,11 @@ from voicepipe.errors import ComponentError
 def open_model(
     path: Path, *, what: str, inputs: Sequence[str], n_threads: int
 ) -> ort.InferenceSession:
-    """A CPU session. Raises `ComponentError` when the file is missing, broken, or another model
-    (its inputs are not named `inputs`)."""
+    """A CPU session for the file `path`, or the only .onnx file in the folder `path`. Raises
+    `ComponentError` when it is missing, broken, or another model (its inputs are not named
+    `inputs`)."""
+    if path.is_dir():
+        path = next(iter(sorted(path.glob("*.onnx"))), path / "*.onnx")
     if not path.is_file():
         raise ComponentError(f"{what}: no file at {path}: run `voicepipe models fetch`")
     options = ort.SessionOptions()

@@ -119,7 +119,7 @@ def listener() -> Callable[[Pcm], str]:
 
 def report_detectors() -> Detectors:
     """What the report measures recordings with: Silero, refereed by webrtcvad."""
-    silero = SileroVAD(_file("silero-vad", "*.onnx"))
+    silero = SileroVAD(path_of(_SILERO))
     return Detectors(speech=silero.open, referee=WebRtcVAD().open)
 
 
@@ -133,11 +133,6 @@ def _made(
     return makers[scheme](name, config)
 
 
-def _file(name: str, pattern: str) -> Path:
-    """The one file of a stored model that matches."""
-    return next(path_of(name).glob(pattern))
-
-
 def _folder(prefix: str, name: str) -> Path:
     """A local path as it is, anything else from the model store."""
     return Path(name) if os.sep in name else path_of(prefix + name)
@@ -148,8 +143,9 @@ def _whisper(name: str, config: AgentConfig) -> SpeechToText:
 
 
 def _local(name: str, config: AgentConfig) -> LanguageModel:
-    file = Path(name) if os.sep in name else _file(name, "*.gguf")
-    return LocalLLM(file, n_threads=config.llm_threads, sampling=Sampling(seed=config.seed))
+    return LocalLLM(
+        _folder("", name), n_threads=config.llm_threads, sampling=Sampling(seed=config.seed)
+    )
 
 
 def _openai(name: str, config: AgentConfig) -> LanguageModel:
@@ -170,12 +166,12 @@ def _kokoro(name: str, config: AgentConfig) -> TextToSpeech:
 
 
 def _smart_turn(name: str, config: AgentConfig) -> TurnDetection:
-    path = Path(name) if os.sep in name else _file(f"smart-turn-{name}", "*.onnx")
-    return Endpointing(SmartTurn(path), vad=SileroVAD(_file(_SILERO, "*.onnx")))
+    model = SmartTurn(_folder("smart-turn-", name))
+    return Endpointing(model, vad=SileroVAD(path_of(_SILERO)))
 
 
 def _silence(name: str, config: AgentConfig) -> TurnDetection:
-    return Endpointing(None, vad=SileroVAD(_file(_SILERO, "*.onnx")))
+    return Endpointing(None, vad=SileroVAD(path_of(_SILERO)))
 
 
 _STT: Mapping[str, Callable[[str, AgentConfig], SpeechToText]] = {

@@ -58,6 +58,9 @@ class GgufFile:
     """A GGUF file, memory-mapped. Raises ComponentError when it is missing or not sound."""
 
     def __init__(self, path: Path) -> None:
+        """`path` is the file, or a folder with one .gguf file."""
+        if path.is_dir():
+            path = next(iter(sorted(path.glob("*.gguf"))), path / "*.gguf")
         self.path = path
         try:
             with path.open("rb") as file:
