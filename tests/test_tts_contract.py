@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Iterable
 from functools import cache
 from pathlib import Path
@@ -47,15 +48,15 @@ def voice_named(name: str) -> TextToSpeech:
             return ScriptedTTS(ms_per_char=10)
         case "piper":
             return PiperTTS(path_of(PIPER))
-        case "piper without espeak":
-            return PiperTTS(path_of(PIPER), pronouncer="lexicon")
+        case "piper with espeak":
+            return PiperTTS(path_of(PIPER), pronouncer="espeak")
         case _:
             return KokoroTTS(path_of(KOKORO), n_threads=2)
 
 
 REAL = [
     pytest.param(name, marks=pytest.mark.models)
-    for name in ("piper", "piper without espeak", "kokoro")
+    for name in ("piper", "piper with espeak", "kokoro")
 ]
 """The resampler after them is the same for all, so one of them stands for every rate."""
 
@@ -141,6 +142,27 @@ def test_leaving_in_the_middle_leaves_nothing_running(voice: TextToSpeech) -> No
     check(spoken(voice, ["Yes."]), "Yes.", 16_000)  # and the next reply is right
 
 
+@pytest.mark.parametrize("name", ["scripted", REAL[0]])
+def test_two_sessions_at_once_do_not_mix(name: str) -> None:
+    texts = {"one": ["Yes, ", "it is."], "two": ["No, ", "it is ", "not."]}
+
+    async def phrases(session: str) -> AsyncIterator[Phrase]:
+        for text in texts[session]:
+            yield Phrase(text)
+
+    async def listen(session: str) -> None:
+        voice = voice_named(name)
+        async with voice.open(phrases(session), sample_rate_hz=16_000) as frames:
+            check([frame async for frame in frames], "".join(texts[session]), 16_000)
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as group:
+            for session in texts:
+                group.create_task(listen(session))
+
+    asyncio.run(main())
+
+
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(texts=st.lists(st.one_of(st.text(max_size=20), st.sampled_from(STRANGE)), max_size=4))
 def test_any_phrases_keep_the_contract(texts: list[str]) -> None:
@@ -148,7 +170,7 @@ def test_any_phrases_keep_the_contract(texts: list[str]) -> None:
 
 
 @pytest.mark.models
-@pytest.mark.parametrize("name", ["piper", "piper without espeak", "kokoro"])
+@pytest.mark.parametrize("name", ["piper", "piper with espeak", "kokoro"])
 def test_a_recognizer_understands_it_and_hears_the_words_where_the_labels_are(name: str) -> None:
     replies = REPLIES[:1] if name == "kokoro" else REPLIES  # it takes as long as its speech
     understood = []
@@ -192,6 +214,17 @@ def test_a_missing_model_is_one_clear_line(
     with pytest.raises((ComponentError, UsageError)) as absent:
         maker(tmp_path / "absent.onnx")
     assert "\n" not in str(nothing.value) + str(absent.value)
+
+
+@pytest.mark.models
+def test_piper_voices_speak_english_without_the_gpl_package(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "piper", None)  # as if it were not installed
+    monkeypatch.setitem(sys.modules, "piper.phonemize_espeak", None)
+    check(spoken(PiperTTS(path_of(PIPER)), ["Yes."]), "Yes.", 16_000)
+    with pytest.raises(ComponentError, match="pip install piper-tts"):
+        PiperTTS(path_of(PIPER), pronouncer="espeak")
 
 
 @pytest.mark.models

@@ -1,7 +1,7 @@
 """Piper voices (https://github.com/OHF-Voice/piper1-gpl): the fast voice.
 
 Only the model is Piper's, and it is run here (`vits.py`). The package piper-tts, which is GPL-3, is
-needed for nothing but its espeak, by those who ask for `pronouncer="espeak"`.
+needed for nothing but its espeak: for languages other than English, or when asked for.
 """
 
 from __future__ import annotations
@@ -46,14 +46,16 @@ class PiperVoice:
     """The synthesizer itself."""
 
     def __init__(
-        self, model_path: Path, *, pronouncer: PronouncerName, n_threads: int, speed: float
+        self, model_path: Path, *, pronouncer: PronouncerName | None, n_threads: int, speed: float
     ) -> None:
         model_file = _model_file(model_path)
         self._config = _config(model_file.with_name(model_file.name + ".json"))
         noise, length, length_noise = self._config.scales
         self._scales = (noise, length / speed, length_noise)
         self._vits = Vits(model_file, n_threads=n_threads)
-        self._pronouncer: Pronouncer = pronouncer_named(pronouncer, self._config.language)
+        language = self._config.language
+        usual: PronouncerName = "lexicon" if language.startswith("en") else "espeak"
+        self._pronouncer: Pronouncer = pronouncer_named(pronouncer or usual, language)
         for _ in self.say("I am ready to speak."):  # the first run allocates and optimizes
             pass
 
@@ -132,14 +134,15 @@ class PiperTTS:
         self,
         model_path: Path,
         *,
-        pronouncer: PronouncerName = "espeak",
+        pronouncer: PronouncerName | None = None,
         n_threads: int = 1,
         speed: float = 1.0,
         pauses: Pauses = PAUSES,
     ) -> None:
         """`model_path` is the .onnx file, with its .onnx.json beside it, or the folder of both.
-        Loads and runs it once. Raises ComponentError for missing or broken files, and for
-        `pronouncer="espeak"` without piper-tts; UsageError for an unknown pronouncer."""
+        `pronouncer` None means "lexicon" for an English voice, "espeak" for others. Loads the model
+        and runs it once. Raises ComponentError for missing or broken files, and for "espeak"
+        without piper-tts; UsageError for an unknown pronouncer."""
         self._voice = PiperVoice(
             Path(model_path), pronouncer=pronouncer, n_threads=n_threads, speed=speed
         )
