@@ -23,7 +23,7 @@ from voicepipe.provenance import provenance
 
 MODEL = "smollm2-135m-instruct"
 N_THREADS = 2
-N_ROUNDS = 3
+N_ROUNDS = 7
 N_PROMPT = 256
 N_GENERATED = 48
 THINKING_S = 0.4

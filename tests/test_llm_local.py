@@ -248,6 +248,23 @@ def test_truncated_history_has_the_ids_of_what_was_heard() -> None:
     run_virtual(main())
 
 
+def test_what_was_generated_but_not_read_is_no_history() -> None:
+    async def main() -> None:
+        async with tiny().open(SYSTEM) as conversation:
+            before = prompt_ids(tiny(), conversation, "hello")
+            reply = conversation.reply("hello")
+            async with reply as deltas:
+                await anext(deltas)
+                await settled(tiny())  # generating runs on meanwhile
+            assert reply.stats.generated_tokens == N_REPLY
+            reply.adopt()
+            said = ids_of(conversation)[len(before) :]
+            assert tiny().decoder.tokenizer.decode(said) == reply.text
+            assert len(said) < N_REPLY
+
+    run_virtual(main())
+
+
 # -- limits ----------------------------------------------------------------------------------------
 
 

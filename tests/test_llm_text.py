@@ -61,6 +61,11 @@ def test_a_character_waits_for_its_last_byte() -> None:
     assert [stream.feed(smile[n : n + 1]) for n in range(4)] == ["", "", "", "😀"]
 
 
+def test_the_longest_possible_start_of_a_stop_is_held_back() -> None:
+    stream = TextStream(["aab"])
+    assert [stream.feed(b) for b in (b"x", b"a", b"a", b"a", b"b")] == ["x", "", "", "a", ""]
+
+
 def test_nothing_comes_after_a_stop() -> None:
     stream = TextStream(["\nUser:"])
     assert [stream.feed(b) for b in (b"Hi", b"\nUs", b"er: x", b"y")] == ["Hi", "", "", ""]

@@ -38,8 +38,8 @@ class ReplyLength:
     """When a reply ends if the model does not end it: at the first sentence end after
     `soft_tokens`, at the latest after `max_tokens`, or in front of one of `stops`."""
 
-    soft_tokens: int = 40
-    max_tokens: int = 80
+    soft_tokens: int = 24
+    max_tokens: int = 60
     stops: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

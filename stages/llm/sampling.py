@@ -26,7 +26,7 @@ class Sampling:
     top_k: int = 40
     top_p: float = 0.95
     min_p: float = 0.05
-    repetition_penalty: float = 1.1
+    repetition_penalty: float = 1.05
     seed: int = 0
 
     def __post_init__(self) -> None:
