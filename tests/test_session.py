@@ -155,6 +155,20 @@ def test_a_backchannel_does_not_stop_the_agent() -> None:
     assert [m.text for m in call.history] == ["Tell me a story.", REPLY]
 
 
+def test_a_backchannel_is_no_part_of_the_next_turn() -> None:
+    turns = [
+        says(),
+        says(0.4, Cue("agent_speech", 1500), expects_reply=False),
+        says(1.0, Cue("agent_silence", 500)),
+    ]
+    call = converse(turns, scripted(["Tell me a story.", "Mm-hmm.", "What is next?"]))
+    check_invariants(call)
+    assert [m.text for m in call.history if m.role == "user"] == [
+        "Tell me a story.",
+        "What is next?",
+    ]
+
+
 def test_a_barge_in_without_words_is_taken_back() -> None:
     turns = [says(), says(1.2, Cue("agent_speech", 1500), expects_reply=False)]
     call = converse(turns, scripted(["Tell me a story.", ""]))

@@ -71,7 +71,7 @@ class TurnMachine:
         self._agent = AgentVoice()
         self._sound_ready = True
         self._discarded = ""
-        """What the STT still repeats although it was no part of a turn: backchannels."""
+        """What the STT may still repeat although it was no part of a turn."""
         self._out: list[ev.Event | ScoreRequest] = []
 
     @property
@@ -196,7 +196,13 @@ class TurnMachine:
             self._emit(ev.AgentYielded(t_media_s=seconds(self._now)))
         verdict = overlap.verdict(turn, self._now, self._barge_in)
         if verdict is Verdict.BACKCHANNEL:
-            self._emit(ev.Backchannel(t_media_s=seconds(turn.first_voiced), text=turn.heard))
+            self._emit(
+                ev.Backchannel(
+                    t_media_s=seconds(turn.first_voiced),
+                    text=turn.heard,
+                    speech_end_s=seconds(turn.last_voiced),
+                )
+            )
             self._forget(turn)
         elif verdict is not None:
             self._overlap = None
@@ -282,7 +288,7 @@ class TurnMachine:
         self._state = State.COMMITTED
 
     def _forget(self, turn: CallerTurn) -> None:
-        """That was no turn. The STT will repeat its words with the next: they are cut off there."""
+        """That was no turn. An STT that repeats its words with the next has them cut off there."""
         self._discarded = f"{self._discarded} {turn.heard}".strip()
         self._turn = self._overlap = None
         awaited = self._agent.answers is not None and self._agent.answers.reply_at is None

@@ -159,9 +159,11 @@ class AgentYielded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backchannel(Event):
-    """The caller made a sound over the agent that asks for nothing ("uh-huh"): volume restored."""
+    """The caller made a sound over the agent that asks for nothing ("uh-huh"): the agent goes on,
+    and the STT forgets what was said up to `speech_end_s`, its last voiced sample."""
 
     text: str = ""
+    speech_end_s: float = math.nan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,15 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 
 from voicepipe.clock import Worker
-from voicepipe.events import EndOfTurn, Event, Fault, SpeechPaused, SpeechStarted, Transcript
+from voicepipe.events import (
+    Backchannel,
+    EndOfTurn,
+    Event,
+    Fault,
+    SpeechPaused,
+    SpeechStarted,
+    Transcript,
+)
 from voicepipe.frames import FRAME_MS, AudioFrame
 from voicepipe.protocols import (
     EndOfTurnModel,
@@ -93,13 +101,13 @@ class Listening:
                 self._request = decision  # only the newest is worth computing
                 self._requested.set()
                 continue
-            if isinstance(decision, SpeechStarted | SpeechPaused | EndOfTurn):
+            if isinstance(decision, SpeechStarted | SpeechPaused | EndOfTurn | Backchannel):
                 self._feed(decision)
             self._decide(decision)
 
     def _feed(self, item: SpeechInput) -> None:
         self._turn_items.append(item)
-        if isinstance(item, EndOfTurn):
+        if isinstance(item, EndOfTurn | Backchannel):
             self._turn_items.clear()
         try:
             self._to_stt.put_nowait(item)

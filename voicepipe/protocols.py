@@ -20,15 +20,16 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from voicepipe.events import EndOfTurn, Event, SpeechPaused, SpeechStarted, Transcript
+from voicepipe.events import Backchannel, EndOfTurn, Event, SpeechPaused, SpeechStarted, Transcript
 from voicepipe.frames import AudioFrame
 
 Float32 = NDArray[np.float32]
 
-SpeechInput = AudioFrame | SpeechStarted | SpeechPaused | EndOfTurn
+SpeechInput = AudioFrame | SpeechStarted | SpeechPaused | EndOfTurn | Backchannel
 """What an STT stream is fed, in order: every caller frame exactly once, and between them the
 decisions about them. A `SpeechStarted` may lie up to 500 ms before the frames around it (pre-roll),
-a `SpeechPaused` asks for a final transcript now, an `EndOfTurn` ends the turn's text."""
+a `SpeechPaused` asks for a final transcript now, an `EndOfTurn` or a `Backchannel` ends the turn's
+text."""
 
 
 class SpeechToText(Protocol):

@@ -8,7 +8,7 @@ from stages.stt.agreement import GrowingText
 from stages.stt.audio import LATE, POSTROLL, PREROLL, Recording, TurnAudio
 from stages.stt.hearing import sample_of
 from stages.stt.schedule import InterimSchedule
-from voicepipe.events import EndOfTurn, SpeechPaused, SpeechStarted, Transcript
+from voicepipe.events import Backchannel, EndOfTurn, SpeechPaused, SpeechStarted, Transcript
 from voicepipe.frames import CALLER_RATE_HZ, AudioFrame
 from voicepipe.protocols import Float32, SpeechInput
 
@@ -95,7 +95,7 @@ class Attention:
                 self._start(sample_of(item.t_media_s))
             case SpeechPaused():
                 self._pause(item)
-            case EndOfTurn():
+            case EndOfTurn() | Backchannel():
                 self._end_turn(sample_of(item.speech_end_s))
         return True
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 from stages.stt.hearing import check_rate, listening
 from voicepipe.errors import ComponentError, UsageError
-from voicepipe.events import EndOfTurn, SpeechPaused, SpeechStarted, Transcript
+from voicepipe.events import Backchannel, EndOfTurn, SpeechPaused, SpeechStarted, Transcript
 from voicepipe.frames import AudioFrame
 from voicepipe.protocols import SpeechInput
 
@@ -153,7 +153,7 @@ class _ScriptedHearing:
                 self._start(item.t_media_s)
             case SpeechPaused():
                 self._pause(item.t_media_s)
-            case EndOfTurn():
+            case EndOfTurn() | Backchannel():
                 self._end_turn(item.speech_end_s)
 
     def end(self, error: Exception | None) -> None:
