@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.llm import LocalLLM
-from stages.llm.gguf_file import GgufFile
+from stages.llm.gguf_file import GgufFile, gguf_at
 from tests import llm_tiny
 from voicepipe.errors import ComponentError
 
@@ -79,6 +79,16 @@ def test_a_flipped_byte_never_does_worse_than_an_error(at: int, value: int) -> N
         file = GgufFile(path)
         for name in file.tensors:
             file.tensor(name)
+
+
+def test_a_folder_stands_for_the_one_file_in_it(tmp_path: Path) -> None:
+    with pytest.raises(ComponentError, match="found none"):
+        gguf_at(tmp_path)
+    only = llm_tiny.write(tmp_path / "a.gguf")
+    assert gguf_at(tmp_path) == gguf_at(only) == only
+    llm_tiny.write(tmp_path / "b.gguf")
+    with pytest.raises(ComponentError, match=r"a\.gguf, b\.gguf"):
+        gguf_at(tmp_path)
 
 
 def test_an_unsupported_architecture_names_the_supported(tmp_path: Path) -> None:

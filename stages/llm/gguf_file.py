@@ -107,6 +107,21 @@ class GgufFile:
             ) from error
 
 
+def gguf_at(path: Path) -> Path:
+    """`path` itself, or the one GGUF file in that folder. Raises ComponentError when there is not
+    exactly one."""
+    if not path.is_dir():
+        return path
+    files = sorted(path.glob("*.gguf"))
+    if len(files) != 1:
+        found = ", ".join(file.name for file in files) or "none"
+        raise ComponentError(
+            f"model folder {path}: it must have exactly one .gguf file, found {found}: name the "
+            "file itself"
+        )
+    return files[0]
+
+
 class _Cursor:
     """Reads the header front to back; struct.error or ValueError at anything unsound."""
 

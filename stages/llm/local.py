@@ -48,7 +48,7 @@ class ReplyLength:
 
 
 class LocalLLM:
-    """A Llama-family model from a GGUF file, in torch on the CPU.
+    """A Llama-family model from a GGUF file (or the folder that has it), in torch on the CPU.
 
     `n_threads` are used to prefill, `n_decode_threads` to generate: a token is too little work to
     be worth waiting for a second core, above all when another stage needs that core. Sequences are
