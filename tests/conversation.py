@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -97,10 +97,10 @@ def converse(
 
     async def main() -> Call:
         events: list[ev.Event] = []
-        made: list[types.AsyncGeneratorType[object, None]] = []
+        made: list[AsyncGenerator[object, None]] = []
         hooks = sys.get_asyncgen_hooks()
 
-        def note(generator: types.AsyncGeneratorType[object, None]) -> None:
+        def note(generator: AsyncGenerator[object, None]) -> None:
             made.append(generator)
             if hooks.firstiter is not None:
                 hooks.firstiter(generator)
@@ -118,7 +118,11 @@ def converse(
             session.history.messages,
             transport,
             n_tasks_left=len(asyncio.all_tasks()) - 1,
-            n_generators_left=sum(generator.ag_frame is not None for generator in made),
+            n_generators_left=sum(map(_is_suspended, made)),
         )
 
     return run_virtual(main())
+
+
+def _is_suspended(generator: AsyncGenerator[object, None]) -> bool:
+    return isinstance(generator, types.AsyncGeneratorType) and generator.ag_frame is not None
