@@ -46,6 +46,9 @@ EVERY_SENTENCE = PhraseLengths(Length(first=1, growth=0, most=1), NEVER, NEVER, 
         "It could reach something| between 3-4 °C tomorrow in the evening",
         "I need you to come over to the old house of my parents| there",
         "We have to see to it to have to do it to be to go to bed| early",
+        "Yesterday two researchers discovered behind the temple| ruins from long ago",
+        "Yesterday two researchers discovered nearly 15 km| of roads",
+        "Today is November 30, 2026,| and I am fine.",
         "It began — slowly —| in the year nineteen hundred.",
     ],
 )
@@ -131,6 +134,12 @@ def test_silent_text_travels_with_the_next_spoken_words(silent: str) -> None:
     assert split(silent + "Yes. No.") == [silent + "Yes.", " No."]
     assert split("Yes. " + silent + "Nope! Well.") == ["Yes.", " " + silent + "Nope!", " Well."]
     assert split(silent) == [silent]
+
+
+def test_nothing_of_thinking_that_never_began_is_a_phrase_of_its_own() -> None:
+    four = Length(first=4, growth=0, most=4)
+    text = "So. </think>Well now, this"
+    assert split(text, PhraseLengths(four, four)) == ["So. </think>Well now,", " this"]
 
 
 def test_a_block_of_code_stays_whole_however_long() -> None:
