@@ -42,10 +42,10 @@ KOKORO = "kokoro"
 
 REPLIES = (
     "The capital of France is Paris.",
-    "There are seven days in a week, and twelve months in a year.",
+    "A week has many days, and a year has even more of them.",
     "You could try roasted chicken with potatoes and a green salad.",
     "The sky looks blue because air scatters blue light more than red light.",
-    "I would be happy to book a table for two people at seven this evening.",
+    "I would be happy to book a table by the window for this evening.",
     "Try to go to bed at the same time every night, and keep your room dark and cool.",
     "London is the largest city in England, and it stands on the river Thames.",
     "Once upon a time, a clever fox lived at the edge of a quiet forest.",
