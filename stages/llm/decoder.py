@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from stages.llm.gguf_file import GgufFile, gguf_at
+from stages.llm.gguf_file import GgufFile
 from stages.llm.kv import KvCache
 from stages.llm.llama import LlamaConfig
 from stages.llm.load import DTYPES, Precision, load_llama
@@ -35,7 +35,7 @@ class Decoder:
         n_threads: int,
         n_decode_threads: int,
     ) -> None:
-        file = GgufFile(gguf_at(path))
+        file = GgufFile(path)
         self.config = LlamaConfig.of(file)
         self.tokenizer = GgufTokenizer(file)
         self.template = ChatTemplate(file, self.tokenizer)

@@ -59,8 +59,7 @@ class GgufFile:
 
     def __init__(self, path: Path) -> None:
         """`path` is the file, or a folder with one .gguf file."""
-        if path.is_dir():
-            path = next(iter(sorted(path.glob("*.gguf"))), path / "*.gguf")
+        path = gguf_at(path)
         self.path = path
         try:
             with path.open("rb") as file:
