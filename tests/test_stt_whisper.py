@@ -161,7 +161,7 @@ def test_the_multilingual_model_understands_the_language_it_is_given() -> None:
     [text] = finals(transcribe(loaded("whisper-base"), given))
     assert normalised(text) == normalised(recorded("02-question.flac").text)
     [text] = finals(transcribe(loaded("whisper-base", "de"), given))
-    assert "hauptstadt" in normalised(text)
+    assert normalised(text).startswith("was ist")
 
 
 def test_an_unknown_language_is_refused_with_those_that_are_known() -> None:

@@ -141,6 +141,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.count_job(future)
         return future
 
+    async def shutdown_default_executor(self, *args: Any) -> None:
+        """The thread that waits for the executor's threads is a job as well."""
+        self.n_jobs += 1
+        try:
+            await super().shutdown_default_executor(*args)
+        finally:
+            self.n_jobs -= 1
+
     def count_job(self, future: asyncio.Future[T]) -> None:
         """Let the clock stand until `future`, the result of a thread's job, is delivered."""
         self.n_jobs += 1
