@@ -68,7 +68,7 @@ class Rehearsal:
 
     events: list[ev.Event] = field(default_factory=list)
     sounds_s: list[tuple[float, float]] = field(default_factory=list)
-    """Stretches in which the agent was audible, its last one once it is over."""
+    """Stretches in which the agent was audible, the last one once it is over."""
 
     _now_s: float = 0.0
     _text_from_s: float = -1.0
@@ -89,6 +89,10 @@ class Rehearsal:
             self._take(heapq.heappop(self._due)[2]())
         self._interim()
         self._speak()
+
+    def hang_up(self) -> None:
+        """The call is over."""
+        self._end_reply()
 
     def begin_reply(self) -> None:
         """The agent speaks from here on, nobody having asked."""
@@ -129,11 +133,14 @@ class Rehearsal:
                 self._commit(event.text)
             case ev.TurnReopened():
                 self._end_reply()
-            case ev.BargeIn(text=""):
+            case ev.AgentYielded() | ev.BargeIn(text=""):
                 self._silence()
             case ev.BargeIn():
                 self._end_reply()
             case ev.AgentResumed():
+                self._resume()
+            case ev.Backchannel():
+                self._text_from_s = event.speech_end_s
                 self._resume()
 
     # -- the STT -------------------------------------------------------------------------------

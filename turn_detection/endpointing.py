@@ -71,7 +71,9 @@ class TurnMachine:
         self._agent = AgentVoice()
         self._sound_ready = True
         self._discarded = ""
-        """What the STT may still repeat although it was no part of a turn."""
+        """What the STT may still repeat although it was no part of a turn,"""
+        self._discarded_to = 0
+        """in a transcript of audio from before this sample."""
         self._out: list[ev.Event | ScoreRequest] = []
 
     @property
@@ -93,7 +95,9 @@ class TurnMachine:
         """The STT has understood something. It belongs to the present turn unless its audio is
         that of a turn which is over."""
         turn = self._turn
-        text = without_prefix(transcript.text.strip(), self._discarded)
+        text = transcript.text.strip()
+        if sample_of(transcript.start_s) < self._discarded_to:
+            text = without_prefix(text, self._discarded)
         if self._agent.answers is not None and self._agent.answers.contains(transcript):
             return self._settle()
         if turn is None and self._state is State.IDLE and text:
@@ -290,6 +294,7 @@ class TurnMachine:
     def _forget(self, turn: CallerTurn) -> None:
         """That was no turn. An STT that repeats its words with the next has them cut off there."""
         self._discarded = f"{self._discarded} {turn.heard}".strip()
+        self._discarded_to = turn.last_voiced
         self._turn = self._overlap = None
         awaited = self._agent.answers is not None and self._agent.answers.reply_at is None
         if self._agent.speaking:
