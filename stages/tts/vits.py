@@ -34,11 +34,9 @@ FLOW_CONTEXT = 24
 """Frames: four couplings of four convolutions with kernels of 5 see 32, but of the outermost eight
 nothing is left: the error is 110 dB below the sound (with 20 frames 71 dB, with 16 62 dB)."""
 
-FIRST_PIECE = 20
-"""Frames decoded before the first sound: about 0.2 s, in which the next piece is made."""
-
-PIECE = 60
-"""Frames of later pieces: long enough that the context decoded twice costs little."""
+PIECES = (20, 60, 120)
+"""Frames of the first piece, the second, and all others. The first is about 0.2 s, in which the
+next is made; later ones are longer, because the context of each is decoded twice."""
 
 FLOW_PIECE = 160
 """Frames of a later step of the flow, for the same reason; its context is larger."""
@@ -86,8 +84,9 @@ class Vits:
     def _pieces(self, prior: Float32, mask: Float32) -> Iterator[Float32]:
         n_frames = prior.shape[2]
         latent = prior[:, :, :0]
-        start, end = 0, min(FIRST_PIECE, n_frames)
+        start, n_pieces = 0, 0
         while start < n_frames:
+            end = min(start + PIECES[min(n_pieces, len(PIECES) - 1)], n_frames)
             wanted = min(end + DECODER_CONTEXT, n_frames)
             if latent.shape[2] < wanted:
                 latent = self._flowed(prior, mask, latent, wanted)
@@ -95,7 +94,7 @@ class Vits:
             (sound,) = self._decoder.run(None, {self._latent: latent[:, :, first:last]})
             samples: Float32 = sound.reshape(-1)[(start - first) * HOP : (end - first) * HOP]
             yield samples
-            start, end = end, min(end + PIECE, n_frames)
+            start, n_pieces = end, n_pieces + 1
 
     def _flowed(self, prior: Float32, mask: Float32, latent: Float32, wanted: int) -> Float32:
         """`latent` continued up to frame `wanted`; further when it is no longer the beginning."""
