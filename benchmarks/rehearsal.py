@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -108,8 +108,9 @@ class Rehearsal:
             if isinstance(decision, ScoreRequest):
                 self._ask(decision)
             else:
-                self.events.append(decision)
-                self._follow(decision)
+                event = replace(decision, t_loop_s=self._now_s)
+                self.events.append(event)
+                self._follow(event)
 
     def _ask(self, request: ScoreRequest) -> None:
         probability = self.score(request)
@@ -156,7 +157,7 @@ class Rehearsal:
         self._later(self.speeds.stt_s, lambda: self._transcribed(transcript))
 
     def _transcribed(self, transcript: ev.Transcript) -> Sequence[ev.Event | ScoreRequest]:
-        self.events.append(transcript)
+        self.events.append(replace(transcript, t_loop_s=self._now_s))
         return self.detector.transcribed(transcript)
 
     def _interim(self) -> None:

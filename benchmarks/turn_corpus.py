@@ -15,6 +15,7 @@ from turn_detection import SileroVAD, SmartTurn
 from turn_detection.voice import Voice
 from voicepipe.frames import CALLER_RATE_HZ, AudioFrame, Pcm
 from voicepipe.models import path_of
+from voicepipe.protocols import Float32
 
 CHECKOUT = Path(__file__).parent.parent
 WIDER = CHECKOUT.parent / "shared" / "data"
@@ -110,6 +111,11 @@ class Ears:
         )
         return cls(SileroVAD(vad), SmartTurn(turn), whisper)
 
+    def text(self, samples: Float32) -> str:
+        """What Whisper understands, with punctuation."""
+        segments, _ = self.whisper.transcribe(samples, beam_size=1, temperature=0.0)
+        return " ".join(segment.text.strip() for segment in segments)
+
     def pauses(self, clip: Clip) -> list[Pause]:
         """Every pause of at least 0.2 s that the voice detector finds, the one after it last."""
         voice = Voice(self.vad)
@@ -127,12 +133,11 @@ class Ears:
         ends = [start + round(n * GRID_S * CALLER_RATE_HZ) for n in range(1, n_grid + 1)]
         samples = clip.samples.astype(np.float32) / np.float32(32768)
         heard = samples[: start + round(0.15 * CALLER_RATE_HZ)]
-        segments, _ = self.whisper.transcribe(heard, beam_size=1, temperature=0.0)
         return Pause(
             clip=clip,
             start_s=start / CALLER_RATE_HZ,
             length_s=length_s,
-            text=" ".join(segment.text.strip() for segment in segments),
+            text=self.text(heard),
             p_audio=tuple(self.smart_turn.probability(samples[:end]) for end in ends),
         )
 

@@ -9,17 +9,18 @@ in simulated time around an STT and a reply of the speeds below.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks import eot_bench
-from benchmarks.eot_bench import Detector, Floats, Outcome
+from benchmarks.document import Row, publish, row
+from benchmarks.eot_bench import Detector, Outcome
 from benchmarks.rehearsal import Rehearsal, Speeds
 from benchmarks.turn_corpus import Clip, Ears, Pause, by_clip, clips, frames
 from turn_detection import Endpointing, EndScore
@@ -28,10 +29,8 @@ from turn_detection.log_mel import log_mel
 from turn_detection.wording import ending
 from voicepipe import events as ev
 from voicepipe.clock import process_time_s
-from voicepipe.frames import CALLER_RATE_HZ
-from voicepipe.provenance import provenance
+from voicepipe.frames import CALLER_RATE_HZ, Pcm
 
-MODELS = ("silero-vad", "smart-turn-v3.2-cpu", "whisper-tiny.en")
 BUDGETS_S = (0.3, 0.6)
 RATES = (0.05, 0.10)
 
@@ -44,23 +43,27 @@ N_SCORES = 20
 OVER_AGENT_S = 1.5
 """How far into a reply the caller speaks over it."""
 
-Row = dict[str, object]
+LONG_REPLY_S = 8.0
+INTERIM_S = 0.1
+"""From the moment of an interim transcript until it is there."""
+
+INTERIMS_S = (0.3, 0.2)
 
 
 def run(json_file: Path | None = None) -> str:
     """Measure, write `json_file` when one is given, return the table."""
     ears = Ears.load()
     recorded = clips()
-    pauses = [pause for clip in recorded for pause in ears.pauses(clip)]
-    turns = [pause for pause in pauses if pause.clip.kind in TURN_KINDS]
+    answered = [clip for clip in recorded if clip.kind in TURN_KINDS]
+    turns = [pause for clip in answered for pause in ears.pauses(clip)]
     rows, ratios = _protocol(turns)
     rows += _whole_turns(ears, by_clip(turns))
-    rows += _over_agent(ears, by_clip(pauses))
+    for interim_s in INTERIMS_S:
+        rows += _over_agent(ears, recorded, interim_s)
     rows += _compute(ears, recorded[0])
-    if json_file is not None:
-        document = json.dumps(_document(rows, ratios), indent=1)
-        json_file.write_text(document + "\n", encoding="utf-8")
-    return _table(rows, ratios)
+    config = {"speeds": asdict(SPEEDS) | {"interim_s": None}, "turn_kinds": TURN_KINDS}
+    table = publish("turns", config, rows, ratios, json_file)
+    return f"{table}\n\n{_notes(rows)}"
 
 
 # -- eot-bench -----------------------------------------------------------------------------------
@@ -114,10 +117,9 @@ def _protocol(pauses: Sequence[Pause]) -> tuple[list[Row], dict[str, float | Non
 
 def _protocol_row(what: str, outcome: Outcome, setting: int) -> Row:
     low, high = eot_bench.interval(outcome, setting)
-    return {
-        "what": what,
-        **_percentiles(outcome.wait_s[setting] * 1000),
+    return row(f"{what}, ms", list(outcome.wait_s[setting] * 1000)) | {
         "mean": round(float(outcome.wait_s[setting].mean()) * 1000),
+        "p99": round(float(np.percentile(outcome.wait_s[setting], 99)) * 1000),
         "cut_off_per_pause": round(float(outcome.cut_off_rate[setting]), 3),
         "cut_off_95": [round(low, 3), round(high, 3)],
         "cut_off_per_turn": round(outcome.per_turn(setting), 3),
@@ -127,87 +129,98 @@ def _protocol_row(what: str, outcome: Outcome, setting: int) -> Row:
 # -- the whole machine ---------------------------------------------------------------------------
 
 
-def _rehearse(ears: Ears, clip: Clip, texts: Sequence[Pause], *, over_agent: bool) -> Rehearsal:
-    """One recorded turn; over the agent, it begins when the agent has spoken for a while."""
-    shift_s = OVER_AGENT_S if over_agent else 0.0
-
-    def understood(from_s: float, to_s: float) -> str:
-        def upto(t_s: float) -> str:
-            known = [p.text for p in texts if p.start_s + shift_s <= t_s + 0.05]
-            return known[-1] if known else ""
-
-        return without_prefix(upto(to_s), upto(from_s))
-
-    detector = Endpointing(ears.smart_turn, vad=ears.vad).open()
-    score = ears.smart_turn.probability
-    rehearsal = Rehearsal(detector, understood, lambda r: score(r.samples), SPEEDS)
-    if over_agent:
-        rehearsal.begin_reply()
-    before = np.zeros(round(shift_s * CALLER_RATE_HZ), np.int16)
-    for frame in frames(np.concatenate([before, clip.samples])):
+def _rehearse(samples: Pcm, rehearsal: Rehearsal) -> Rehearsal:
+    """The call, to its end."""
+    for frame in frames(samples):
         rehearsal.hear(frame)
+    rehearsal.hang_up()
     return rehearsal
 
 
 def _whole_turns(ears: Ears, turns: dict[str, list[Pause]]) -> list[Row]:
     perceived_ms: list[float] = []
     lead_ms: list[float] = []
-    n_cut_off = n_false_eager = n_eager = 0
+    n_cut_off = n_resumed = n_eager = 0
     for pauses in turns.values():
         clip = pauses[0].clip
-        rehearsal = _rehearse(ears, clip, pauses, over_agent=False)
-        starts_s = [start for start, _ in rehearsal.sounds_s]
+        call = _rehearse(clip.samples, _answering(ears, pauses))
+        starts_s = [start_s for start_s, _ in call.sounds_s]
         n_cut_off += sum(start_s < clip.speech_end_s for start_s in starts_s)
-        perceived_ms += [(s - clip.speech_end_s) * 1000 for s in starts_s if s > clip.speech_end_s][
-            :1
-        ]
-        eager = [e for e in rehearsal.events if isinstance(e, ev.EagerEndOfTurn)]
+        perceived_ms += [(s - clip.speech_end_s) * 1000 for s in starts_s[-1:]]
+        eager = [e for e in call.events if isinstance(e, ev.EagerEndOfTurn)]
         n_eager += len(eager)
-        n_false_eager += sum(isinstance(e, ev.TurnResumed) for e in rehearsal.events)
-        ends = [e for e in rehearsal.events if isinstance(e, ev.EndOfTurn)]
-        if eager and ends:
-            lead_ms.append((ends[-1].t_media_s - eager[-1].t_media_s) * 1000)
-    n_turns = len(turns)
+        n_resumed += sum(isinstance(e, ev.TurnResumed) for e in call.events)
+        ends = [e for e in call.events if isinstance(e, ev.EndOfTurn)]
+        lead_ms += [(e.t_media_s - eager[-1].t_media_s) * 1000 for e in ends[-1:] if eager]
     return [
-        {
-            "what": "whole machine, perceived",
-            **_percentiles(perceived_ms),
-            "audible_cut_offs_per_turn": round(n_cut_off / n_turns, 3),
-            "silent_false_eagers_per_turn": round(n_false_eager / n_turns, 3),
-            "eager_hit_rate": round(1 - n_false_eager / max(1, n_eager), 3),
+        row("whole machine, perceived, ms", perceived_ms)
+        | {
+            "audible_cut_offs_per_turn": round(n_cut_off / len(turns), 3),
+            "silent_false_eagers_per_turn": round(n_resumed / len(turns), 3),
+            "eager_hit_rate": round(1 - n_resumed / max(1, n_eager), 3),
         },
-        {"what": "whole machine, eager lead", **_percentiles(lead_ms)},
+        row("whole machine, eager lead, ms", lead_ms),
     ]
 
 
-def _over_agent(ears: Ears, turns: dict[str, list[Pause]]) -> list[Row]:
-    stops_ms: list[float] = []
-    n_backchannels = n_stopped = n_missed = 0
-    for pauses in turns.values():
-        clip = pauses[0].clip
+def _answering(ears: Ears, pauses: Sequence[Pause]) -> Rehearsal:
+    """One recorded turn, to be answered when it is over."""
+
+    def understood(from_s: float, to_s: float) -> str:
+        def upto(t_s: float) -> str:
+            known = [pause.text for pause in pauses if pause.start_s <= t_s + 0.05]
+            return known[-1] if known else ""
+
+        return without_prefix(upto(to_s), upto(from_s))
+
+    detector = Endpointing(ears.smart_turn, vad=ears.vad).open()
+    score = ears.smart_turn.probability
+    return Rehearsal(detector, understood, lambda r: score(r.samples), SPEEDS)
+
+
+def _over_agent(ears: Ears, recorded: Sequence[Clip], interim_s: float) -> list[Row]:
+    """Barge-ins and backchannels over a reply, with interim transcripts that often."""
+    silent_ms: list[float] = []
+    given_up_ms: list[float] = []
+    paused_ms: list[float] = []
+    n_resumed = n_interrupted = 0
+    for clip in recorded:
         if clip.kind not in ("backchannel", "bargein"):
             continue
-        rehearsal = _rehearse(ears, clip, pauses, over_agent=True)
+        call = _talked_over(ears, clip, interim_s)
         began_s = clip.speech_start_s + OVER_AGENT_S
-        _, stopped_s = rehearsal.sounds_s[0]
-        stopped = stopped_s < SPEEDS.speaking_s
-        if clip.kind == "backchannel":
-            n_backchannels += 1
-            n_stopped += stopped
-        elif stopped:
-            stops_ms.append((stopped_s - began_s) * 1000)
+        barged_s = [e.t_loop_s for e in call.events if isinstance(e, ev.BargeIn) and e.text]
+        if clip.kind == "bargein":
+            silent_ms.append((call.sounds_s[0][1] - began_s) * 1000)
+            given_up_ms += [(barge_s - began_s) * 1000 for barge_s in barged_s]
         else:
-            n_missed += 1
-    if not stops_ms:
-        return []
+            gaps = [again - end for (_, end), (again, _) in pairwise(call.sounds_s)]
+            paused_ms.append(sum(gaps) * 1000)
+            n_interrupted += bool(barged_s)
+            n_resumed += any(isinstance(e, ev.AgentResumed) for e in call.events)
+    every = f"interims every {interim_s * 1000:.0f} ms"
     return [
-        {
-            "what": "barge-in, first voiced sample to stop",
-            **_percentiles(stops_ms),
-            "missed": n_missed,
-        },
-        {"what": "backchannels that stopped the agent", "n": n_backchannels, "stopped": n_stopped},
+        row(f"barge-in to silence, {every}", silent_ms),
+        row(f"barge-in to giving up, {every}", given_up_ms),
+        row(f"pause for a backchannel, {every}", paused_ms)
+        | {"interrupted": n_interrupted, "taken_for_barge_in_first": n_resumed},
     ]
+
+
+def _talked_over(ears: Ears, clip: Clip, interim_s: float) -> Rehearsal:
+    before = np.zeros(round(OVER_AGENT_S * CALLER_RATE_HZ), np.int16)
+    samples = np.concatenate([before, clip.samples])
+    heard = samples.astype(np.float32) / np.float32(32768)
+
+    def understood(from_s: float, to_s: float) -> str:
+        start = max(len(before), round(from_s * CALLER_RATE_HZ))
+        return ears.text(heard[start : round(to_s * CALLER_RATE_HZ)])
+
+    speeds = replace(SPEEDS, interim_s=interim_s, stt_s=INTERIM_S, speaking_s=LONG_REPLY_S)
+    detector = Endpointing(None, vad=ears.vad).open()
+    call = Rehearsal(detector, understood, speeds=speeds)
+    call.begin_reply()
+    return _rehearse(samples, call)
 
 
 def _compute(ears: Ears, clip: Clip) -> list[Row]:
@@ -218,9 +231,9 @@ def _compute(ears: Ears, clip: Clip) -> list[Row]:
     score_ms = [_timed_ms(partial(ears.smart_turn.probability, samples)) for _ in range(N_SCORES)]
     features_ms = [_timed_ms(partial(log_mel, samples)) for _ in range(N_SCORES)]
     return [
-        {"what": "a 10 ms frame", **_percentiles(hear_ms, digits=3)},
-        {"what": "features of 8 s", **_percentiles(features_ms, digits=1)},
-        {"what": "a score", **_percentiles(score_ms, digits=1)},
+        row("a 10 ms frame, ms", hear_ms),
+        row("features of 8 s, ms", features_ms),
+        row("a score, ms", score_ms),
     ]
 
 
@@ -233,38 +246,15 @@ def _timed_ms(work: Callable[[], object]) -> float:
 # -- what comes out ------------------------------------------------------------------------------
 
 
-def _percentiles(values_ms: Sequence[float] | Floats, *, digits: int = 0) -> Row:
-    points = np.percentile(np.asarray(values_ms, np.float64), [50, 90, 95, 99])
-    names = ("p50", "p90", "p95", "p99")
-    figures = {name: round(float(x), digits) for name, x in zip(names, points, strict=True)}
-    return {"n": len(values_ms), **figures}
-
-
 def _ratio(ours: float | None, theirs: float | None) -> float | None:
     return None if ours is None or not theirs else round(ours / theirs, 3)
 
 
-def _document(rows: list[Row], ratios: dict[str, float | None]) -> Row:
-    return {
-        "schema": "voicepipe.bench/1",
-        "bench": "turns",
-        "machine": provenance(MODELS, {"turn": 1, "stt": 1}),
-        "config": {"speeds": asdict(SPEEDS) | {"interim_s": None}, "turn_kinds": TURN_KINDS},
-        "rows": rows,
-        "ratios": ratios,
-    }
-
-
-def _table(rows: list[Row], ratios: dict[str, float | None]) -> str:
-    figures = ("n", "mean", "p50", "p90", "p95", "p99")
-    lines = [f"{'ms':44}" + "".join(f"{name:>8}" for name in figures)]
-    for row in rows:
-        rest = {k: v for k, v in row.items() if k != "what" and k not in figures}
-        notes = "  ".join(f"{name} {value}" for name, value in rest.items())
-        lines.append(
-            f"{row['what']:44}"
-            + "".join(f"{row.get(name, ''):>8}" for name in figures)
-            + "  "
-            + notes
-        )
-    return "\n".join([*lines, *(f"{name:44}{ratio}" for name, ratio in ratios.items())])
+def _notes(rows: Sequence[Row]) -> str:
+    """What a row has beside its percentiles."""
+    usual = {"what", "n", "p50", "p90", "p95"}
+    lines = []
+    for line in rows:
+        rest = ", ".join(f"{name} {value}" for name, value in line.items() if name not in usual)
+        lines += [f"{line['what']}: {rest}"] if rest else []
+    return "\n".join(lines)
