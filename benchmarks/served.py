@@ -54,7 +54,18 @@ def run(json_file: Path | None = None) -> str:
 @contextmanager
 def served(recordings: Path) -> Iterator[str]:
     """`voicepipe serve` with the default models; yields its address."""
-    command = ["nice", "-n", "5", sys.executable, "-m", "voicepipe", "serve", "--port", "0", "--record"]
+    command = [
+        "nice",
+        "-n",
+        "5",
+        sys.executable,
+        "-m",
+        "voicepipe",
+        "serve",
+        "--port",
+        "0",
+        "--record",
+    ]
     process = subprocess.Popen([*command, str(recordings)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
