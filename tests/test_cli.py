@@ -88,7 +88,7 @@ def test_demo_records_and_reports_a_call(tmp_path: Path) -> None:
     assert report["n_turns"] == 1
     assert "What is this?" in done.stdout
     assert str(directory) in done.stdout
-    again = voicepipe("report", str(directory), "--gate", "faults=0")
+    again = voicepipe("report", str(directory), "--gate", "cutoffs=0")
     assert again.returncode == 0
     missed = voicepipe("report", str(directory), "--gate", "p50=1")
     assert missed.returncode == 1
