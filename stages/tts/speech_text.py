@@ -1,7 +1,7 @@
 """What a voice says of a text that was written to be read.
 
     speakable("**Total:** $3.50 (5 km @ 10:30 a.m.)")
-    == "Total: three dollars and fifty cents, five kilometers at ten thirty A-M."
+    == "Total: three dollars and fifty cents, five kilometers at ten thirty A-M"
 
 For an English voice, American in its dates. The spoken form has words and ordinary punctuation and
 nothing else, so that every voice engine reads it alike: no digits, no signs, and acronyms only
