@@ -323,10 +323,17 @@ def test_an_interim_that_still_begins_with_the_last_turn_does_not_join_the_next(
     hand.agent(False)
     hand.until(6.4)
     hand.say("What is the time? And", 6.2, start_s=1.0)
-    hand.until(6.7)
-    hand.final("And the day?", 6.5, start_s=6.0)
-    (end,) = [e for e in hand.until(9.0) if isinstance(e, ev.EndOfTurn)]
-    assert end.text == "And the day?"
+    assert kinds(hand.until(12.0)) == ["SpeechPaused", "Fault"], "no words of this turn are known"
+
+
+def test_an_older_transcript_does_not_take_words_back() -> None:
+    hand = Hand([(1.0, 2.0)])
+    hand.until(1.95)
+    hand.say("What is the time", 1.9, start_s=1.0)
+    hand.say("What is", 1.5, start_s=1.0)
+    (*_, end) = hand.until(8.0)
+    assert isinstance(end, ev.EndOfTurn)
+    assert end.text == "What is the time"
 
 
 def test_a_score_of_older_audio_is_void() -> None:

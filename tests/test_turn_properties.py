@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.rehearsal import Rehearsal, SilentDetector, Speeds, Word, silence, spoken
@@ -56,13 +56,15 @@ class Monitor:
     last_end_s: float = 0.0
     log: list[ev.Event | ScoreRequest] = field(default_factory=list)
 
-    def take(self, decisions: Decisions, now_s: float) -> None:
+    def take(self, decisions: Decisions, now_s: float, state: State) -> None:
         assert sum(isinstance(decision, ScoreRequest) for decision in decisions) <= 1
         for decision in decisions:
             self.log.append(decision)
             if isinstance(decision, ev.Event):
                 assert decision.t_media_s <= now_s + 1e-9
                 self._watch(decision)
+        if state not in OPEN:  # the turn is over, with an end or, if it had no words, without
+            self.n_eager = 0
 
     def _watch(self, event: ev.Event) -> None:
         match event:
@@ -117,9 +119,12 @@ class Bench:
     def now_s(self) -> float:
         return self.frame / 100
 
+    def take(self, decisions: Decisions) -> None:
+        self.monitor.take(decisions, self.now_s, self.machine.state)
+
     def hear(self, edge: VoiceEdge | None = None) -> None:
         self.frame += 1
-        self.monitor.take(self.machine.hear(self.frame * FRAME, edge), self.now_s)
+        self.take(self.machine.hear(self.frame * FRAME, edge))
         if not self.voiced and (self.frame - self.silent_since) / 100 > PATIENCE_S:
             assert self.machine.state not in OPEN, "every turn ends within T_max"
 
@@ -150,18 +155,18 @@ class Bench:
         end_s = last_pause_s if back_frames == 0 else max(0.0, self.now_s - back_frames / 100)
         self.silent_since = max(self.silent_since, math.ceil(end_s * 100))
         transcript = ev.Transcript(t_media_s=end_s, text=text, final=final, end_s=end_s)
-        self.monitor.take(self.machine.transcribed(transcript), self.now_s)
+        self.take(self.machine.transcribed(transcript))
 
     def score(self, p: float, back_frames: int) -> None:
         end = max(0, self.frame - back_frames) * FRAME
         request = ScoreRequest(np.zeros(0, np.float32), end)
-        self.monitor.take(self.machine.scored(request, p), self.now_s)
+        self.take(self.machine.scored(request, p))
 
     def agent(self, speaking: bool) -> None:
-        self.monitor.take(self.machine.agent(AgentState(speaking, self.now_s)), self.now_s)
+        self.take(self.machine.agent(AgentState(speaking, self.now_s)))
 
     def ready(self, ready: bool) -> None:
-        self.monitor.take(self.machine.pipeline_ready(ready), self.now_s)
+        self.take(self.machine.pipeline_ready(ready))
 
 
 STEPS = st.one_of(
@@ -184,6 +189,17 @@ def play(steps: Sequence[tuple[Any, ...]]) -> Bench:
 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(STEPS, max_size=60))
+@example(
+    [
+        ("wait", 51),
+        ("transcribe", "Uh-huh.", True, 0),
+        ("transcribe", "Yes.", True, 0),
+        ("transcribe", "Uh-huh.", True, 0),
+        ("transcribe", "", True, 0),
+        ("score", 1.0, 0),
+        ("transcribe", "Yes.", False, 0),
+    ]
+)
 def test_whatever_happens_no_invariant_breaks_and_every_turn_ends(
     steps: list[tuple[Any, ...]],
 ) -> None:
@@ -254,8 +270,27 @@ def rehearse(call: Call) -> Rehearsal:
     return run
 
 
+LATE_SECOND_WORD = Call(
+    spans_s=((0.5, 0.8), (2.2, 2.5), (2.7, 4.4)),
+    words=(Word(0.8, "alpha00."), Word(2.5, "alpha10."), Word(4.4, "alpha20.")),
+    speeds=Speeds(stt_s=0.6, score_s=0.1, reply_s=0.0, speaking_s=1.0),
+    scores=(0.9,),
+)
+"""Over the agent one word only is known when two seconds have passed."""
+
+NO_WORD_IN_TIME = Call(
+    spans_s=((0.5, 0.8), (4.3, 6.0), (6.2, 6.5)),
+    words=(Word(0.8, "alpha00."), Word(6.0, "alpha10."), Word(6.5, "alpha20.")),
+    speeds=Speeds(stt_s=1.2, score_s=0.1, reply_s=0.0, speaking_s=4.0),
+    scores=(0.02,),
+)
+"""Over the agent the first word is known after more than two seconds."""
+
+
 @settings(max_examples=60, deadline=None)
 @given(calls())
+@example(LATE_SECOND_WORD)
+@example(NO_WORD_IN_TIME)
 def test_in_any_call_every_word_is_answered_once_and_in_order(call: Call) -> None:
     run = rehearse(call)
     answered: list[str] = []

@@ -59,9 +59,14 @@ class Verdict(Enum):
     """A wish for the floor: the reply is given up."""
 
 
+def has_words(turn: CallerTurn) -> bool:
+    """Whether the caller has said anything but a backchannel, for all that is known."""
+    return bool(turn.heard) and not is_backchannel(turn.heard)
+
+
 def demands_floor(turn: CallerTurn, config: BargeInConfig) -> bool:
     """Whether the caller's words, as far as they can be trusted, are no backchannel."""
-    if not turn.heard or is_backchannel(turn.heard):
+    if not has_words(turn):
         return False
     n_words = len(normalised(turn.heard).split())
     spoken = turn.heard_to - turn.first_voiced

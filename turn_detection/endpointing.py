@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from turn_detection.agent_voice import AgentVoice
-from turn_detection.barge_in import BargeInConfig, Overlap, Verdict, demands_floor
+from turn_detection.barge_in import BargeInConfig, Overlap, Verdict, demands_floor, has_words
 from turn_detection.caller_turn import CallerTurn, sample_of, seconds, without_prefix
 from turn_detection.score import PauseConfig, PauseRules, Reason
 from turn_detection.voice import VoiceConfig, VoiceEdge
@@ -226,16 +226,17 @@ class TurnMachine:
 
     def _follow_silence(self, turn: CallerTurn, since: int) -> None:
         """The agent is silenced: words confirm that, their absence takes it back."""
-        if demands_floor(turn, self._barge_in):
+        overdue = self._now - since >= self._barge_in.no_words_s * CALLER_RATE_HZ
+        if demands_floor(turn, self._barge_in) or (overdue and has_words(turn)):
             self._interrupt(turn)
-        elif turn.final or self._now - since >= self._barge_in.no_words_s * CALLER_RATE_HZ:
+        elif turn.final or overdue:
             self._agent.resume()
             self._emit(ev.AgentResumed(t_media_s=seconds(self._now)))
-            if turn.speaking:  # noise that goes on: from here only words stop the agent
+            if turn.final:
+                self._forget(turn)
+            else:  # noise that goes on, or a slow STT: from here only words stop the agent
                 self._overlap = Overlap(reopens=False, words_only=True)
                 self._state = State.OVERLAP
-            else:
-                self._forget(turn)
 
     def _follow_pause(self, turn: CallerTurn) -> None:
         now = self._now
