@@ -53,11 +53,11 @@ def settings() -> tuple[Setting, ...]:
     )
 
 
-def timer() -> Detector:
+def timer(name: str) -> Detector:
     """Silence alone."""
     delays = np.arange(0.2, 3.5001, 0.05)
     sweep = tuple(Setting(0.0, float(delay), 3.5) for delay in delays)
-    return Detector("silence timer", lambda _pause, _silence_s: 1.0, sweep)
+    return Detector(name, lambda _pause, _silence_s: 1.0, sweep)
 
 
 def acts_s(detector: Detector, pauses: Sequence[Pause]) -> Floats:
@@ -113,12 +113,13 @@ def judge(detector: Detector, pauses: Sequence[Pause]) -> Outcome:
 
 
 def best_within(outcome: Outcome, mean_wait_s: float) -> int | None:
-    """The setting that cuts off least among those that wait no longer on average."""
+    """The setting that cuts off least among those that wait no longer on average; of several, the
+    most patient: the budget is there to be used, and what saw no cut-off may yet meet one."""
     waits = outcome.wait_s.mean(axis=1)
     allowed = np.flatnonzero(waits <= mean_wait_s + 1e-9)
     if len(allowed) == 0:
         return None
-    order = np.lexsort((waits[allowed], outcome.cut_off_rate[allowed]))
+    order = np.lexsort((-waits[allowed], outcome.cut_off_rate[allowed]))
     return int(allowed[order[0]])
 
 

@@ -5,6 +5,7 @@ end-of-turn model and an agent of known speed around it. No loop, no threads: a 
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -26,9 +27,19 @@ class Word:
     text: str
 
 
-def spoken(words: Sequence[Word]) -> Callable[[float, float], str]:
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What an STT makes of some audio."""
+
+    text: str
+    confidence: float = math.nan
+
+
+def spoken(words: Sequence[Word]) -> Callable[[float, float], Heard]:
     """An STT that understands every word of `words` as soon as it has been said."""
-    return lambda from_s, to_s: " ".join(w.text for w in words if from_s < w.end_s <= to_s + 0.05)
+    return lambda from_s, to_s: Heard(
+        " ".join(word.text for word in words if from_s < word.end_s <= to_s + 0.05)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +72,7 @@ class Rehearsal:
     """Feeds `detector` frame by frame, answers what it asks, and plays the agent."""
 
     detector: TurnDetector
-    understood: Callable[[float, float], str] = lambda _from, _to: ""
+    understood: Callable[[float, float], Heard] = lambda _from, _to: Heard("")
     """What the STT makes of the caller's audio between two moments."""
     score: Callable[[ScoreRequest], float] = lambda _: 0.9
     speeds: Speeds = field(default_factory=Speeds)
@@ -147,9 +158,11 @@ class Rehearsal:
     # -- the STT -------------------------------------------------------------------------------
 
     def _transcribe(self, end_s: float, *, final: bool) -> None:
+        heard = self.understood(self._text_from_s, end_s)
         transcript = ev.Transcript(
             t_media_s=end_s,
-            text=self.understood(self._text_from_s, end_s),
+            text=heard.text,
+            confidence=heard.confidence,
             final=final,
             start_s=max(0.0, self._text_from_s),
             end_s=end_s,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import soundfile
 from faster_whisper import WhisperModel
 
+from benchmarks.rehearsal import Heard
 from turn_detection import SileroVAD, SmartTurn
 from turn_detection.voice import Voice
 from voicepipe.frames import CALLER_RATE_HZ, AudioFrame, Pcm
@@ -24,6 +26,9 @@ WIDER = CHECKOUT.parent / "shared" / "data"
 GRID_S = 0.1
 LONGEST_S = 1.0
 """The model's answer to a longer silence is taken to be its answer to this one."""
+
+MAX_TOKENS = 60
+"""More than anybody says here: what goes on for longer goes round in circles."""
 
 SHORTEST_PAUSE_S = 0.2
 ROOM_DBFS = -72.0
@@ -111,10 +116,16 @@ class Ears:
         )
         return cls(SileroVAD(vad), SmartTurn(turn), whisper)
 
-    def text(self, samples: Float32) -> str:
+    def hear(self, samples: Float32) -> Heard:
         """What Whisper understands, with punctuation."""
-        segments, _ = self.whisper.transcribe(samples, beam_size=1, temperature=0.0)
-        return " ".join(segment.text.strip() for segment in segments)
+        found, _ = self.whisper.transcribe(
+            samples, beam_size=1, temperature=0.0, max_new_tokens=MAX_TOKENS
+        )
+        segments = list(found)
+        if not segments:
+            return Heard("")
+        sure = float(np.mean([segment.avg_logprob for segment in segments]))
+        return Heard(" ".join(segment.text.strip() for segment in segments), math.exp(sure))
 
     def pauses(self, clip: Clip) -> list[Pause]:
         """Every pause of at least 0.2 s that the voice detector finds, the one after it last."""
@@ -137,7 +148,7 @@ class Ears:
             clip=clip,
             start_s=start / CALLER_RATE_HZ,
             length_s=length_s,
-            text=self.text(heard),
+            text=self.hear(heard).text,
             p_audio=tuple(self.smart_turn.probability(samples[:end]) for end in ends),
         )
 

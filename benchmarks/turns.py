@@ -10,7 +10,7 @@ in simulated time around an STT and a reply of the speeds below.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import pairwise
@@ -20,10 +20,10 @@ import numpy as np
 
 from benchmarks import eot_bench
 from benchmarks.document import Row, publish, row
-from benchmarks.eot_bench import Detector, Outcome
-from benchmarks.rehearsal import Rehearsal, Speeds
+from benchmarks.eot_bench import Detector, Outcome, Setting
+from benchmarks.rehearsal import Heard, Rehearsal, Speeds
 from benchmarks.turn_corpus import Clip, Ears, Pause, by_clip, clips, frames
-from turn_detection import Endpointing, EndScore
+from turn_detection import Endpointing, EndScore, PauseConfig
 from turn_detection.caller_turn import without_prefix
 from turn_detection.log_mel import log_mel
 from turn_detection.wording import ending
@@ -37,6 +37,9 @@ RATES = (0.05, 0.10)
 TURN_KINDS = ("question", "request", "short", "pause", "human")
 SPEEDS = Speeds(stt_s=0.2, interim_s=math.inf, score_s=0.12, reply_s=0.35, speaking_s=4.0)
 """Of a 2-core machine: an STT's tail, a score, and a reply from its text to its first sound."""
+
+TIMER = "silence timer"
+OURS = "voicepipe"
 
 N_SCORES = 20
 
@@ -79,11 +82,14 @@ def _detectors() -> tuple[Detector, ...]:
     def q(pause: Pause, silence_s: float) -> float:
         return weigh.probability(p_audio(pause, silence_s), silence_s, ending(pause.text))
 
+    pause = PauseConfig()
+    configured = Setting(pause.commit_from, pause.first_score_s, pause.longest_unfinished_s)
     sweep = eot_bench.settings()
     return (
-        eot_bench.timer(),
+        eot_bench.timer(TIMER),
         Detector("smart turn", p_audio, sweep),
-        Detector("voicepipe", q, sweep),
+        Detector(OURS, q, sweep),
+        Detector(f"{OURS} as configured", q, (configured,)),
     )
 
 
@@ -92,27 +98,38 @@ def _protocol(pauses: Sequence[Pause]) -> tuple[list[Row], dict[str, float | Non
     tuning = [pause for pause in pauses if names.index(pause.clip.name) % 2 == 0]
     held_out = [pause for pause in pauses if names.index(pause.clip.name) % 2 == 1]
     rows: list[Row] = []
-    cut_off: dict[tuple[str, float], float] = {}
+    cut_off: dict[str, float] = {}
     for detector in _detectors():
         tuned, tested = (eot_bench.judge(detector, half) for half in (tuning, held_out))
-        for budget_s in BUDGETS_S:
-            setting = eot_bench.best_within(tuned, budget_s)
-            if setting is not None:
-                cut_off[detector.name, budget_s] = float(tested.cut_off_rate[setting])
-                what = f"{detector.name}, <= {budget_s * 1000:.0f} ms mean wait"
-                rows.append(_protocol_row(what, tested, setting))
-        for rate in RATES:
-            setting = eot_bench.fastest_within(tuned, rate)
-            if setting is not None:
-                what = f"{detector.name}, <= {rate:.0%} of pauses cut off"
-                rows.append(_protocol_row(what, tested, setting))
+        for what, setting in _chosen(detector, tuned):
+            cut_off[what] = float(tested.cut_off_rate[setting])
+            rows.append(_protocol_row(what, tested, setting))
     ratios = {
         f"cutoffs_{budget_s * 1000:.0f}_vs_timer": _ratio(
-            cut_off.get(("voicepipe", budget_s)), cut_off.get(("silence timer", budget_s))
+            cut_off.get(_within(OURS, budget_s)), cut_off.get(_within(TIMER, budget_s))
         )
         for budget_s in BUDGETS_S
     }
     return rows, ratios
+
+
+def _chosen(detector: Detector, tuned: Outcome) -> Iterator[tuple[str, int]]:
+    """Settings to report, with what they were chosen for."""
+    if len(detector.settings) == 1:
+        yield detector.name, 0
+        return
+    for budget_s in BUDGETS_S:
+        setting = eot_bench.best_within(tuned, budget_s)
+        if setting is not None:
+            yield _within(detector.name, budget_s), setting
+    for rate in RATES:
+        setting = eot_bench.fastest_within(tuned, rate)
+        if setting is not None:
+            yield f"{detector.name}, <= {rate:.0%} of pauses cut off", setting
+
+
+def _within(name: str, budget_s: float) -> str:
+    return f"{name}, <= {budget_s * 1000:.0f} ms mean wait"
 
 
 def _protocol_row(what: str, outcome: Outcome, setting: int) -> Row:
@@ -166,12 +183,12 @@ def _whole_turns(ears: Ears, turns: dict[str, list[Pause]]) -> list[Row]:
 def _answering(ears: Ears, pauses: Sequence[Pause]) -> Rehearsal:
     """One recorded turn, to be answered when it is over."""
 
-    def understood(from_s: float, to_s: float) -> str:
+    def understood(from_s: float, to_s: float) -> Heard:
         def upto(t_s: float) -> str:
             known = [pause.text for pause in pauses if pause.start_s <= t_s + 0.05]
             return known[-1] if known else ""
 
-        return without_prefix(upto(to_s), upto(from_s))
+        return Heard(without_prefix(upto(to_s), upto(from_s)))
 
     detector = Endpointing(ears.smart_turn, vad=ears.vad).open()
     score = ears.smart_turn.probability
@@ -212,9 +229,9 @@ def _talked_over(ears: Ears, clip: Clip, interim_s: float) -> Rehearsal:
     samples = np.concatenate([before, clip.samples])
     heard = samples.astype(np.float32) / np.float32(32768)
 
-    def understood(from_s: float, to_s: float) -> str:
+    def understood(from_s: float, to_s: float) -> Heard:
         start = max(len(before), round(from_s * CALLER_RATE_HZ))
-        return ears.text(heard[start : round(to_s * CALLER_RATE_HZ)])
+        return ears.hear(heard[start : round(to_s * CALLER_RATE_HZ)])
 
     speeds = replace(SPEEDS, interim_s=interim_s, stt_s=INTERIM_S, speaking_s=LONG_REPLY_S)
     detector = Endpointing(None, vad=ears.vad).open()

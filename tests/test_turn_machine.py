@@ -210,14 +210,27 @@ class Hand:
             self.now += 1
         return found
 
-    def final(self, text: str, end_s: float, start_s: float = 0.0) -> list[ev.Event]:
-        return self.say(text, end_s, start_s, final=True)
+    def final(
+        self, text: str, end_s: float, start_s: float = 0.0, *, sure: float = math.nan
+    ) -> list[ev.Event]:
+        return self.say(text, end_s, start_s, final=True, sure=sure)
 
     def say(
-        self, text: str, end_s: float, start_s: float = 0.0, *, final: bool = False
+        self,
+        text: str,
+        end_s: float,
+        start_s: float = 0.0,
+        *,
+        final: bool = False,
+        sure: float = math.nan,
     ) -> list[ev.Event]:
         transcript = ev.Transcript(
-            t_media_s=end_s, text=text, final=final, start_s=start_s, end_s=end_s
+            t_media_s=end_s,
+            text=text,
+            final=final,
+            start_s=start_s,
+            end_s=end_s,
+            confidence=sure,
         )
         return [d for d in self.detector.transcribed(transcript) if isinstance(d, ev.Event)]
 
@@ -534,6 +547,23 @@ def test_a_first_word_misheard_is_taken_back() -> None:
     hand.until(1.8)
     assert kinds(hand.final("Uh-huh.", 1.6, start_s=1.0)) == ["AgentResumed"]
     assert hand.detector.state is State.AGENT
+
+
+@pytest.mark.parametrize(("sure", "what"), [(0.2, "Backchannel"), (0.6, "BargeIn")])
+def test_short_words_that_the_stt_doubts_are_a_hum(sure: float, what: str) -> None:
+    hand = Hand([(1.0, 1.6)])
+    hand.agent(True)
+    hand.until(1.75)
+    assert kinds(hand.final("I tell.", 1.6, start_s=1.0, sure=sure))[0] == what
+
+
+def test_longer_words_stop_the_agent_however_doubtful() -> None:
+    hand = Hand([(1.0, 2.2)])
+    hand.agent(True)
+    hand.until(2.35)
+    barge_in, *_ = hand.final("Mumble about foxes.", 2.2, start_s=1.0, sure=0.2)
+    assert isinstance(barge_in, ev.BargeIn)
+    assert barge_in.text
 
 
 def test_the_beginning_of_a_backchannel_is_waited_for() -> None:

@@ -46,6 +46,8 @@ class CallerTurn:
 
     heard: str = ""
     """Text of this turn by the STT, without what was discarded before."""
+    confidence: float = math.nan
+    """Of the STT in that; nan when it gives none."""
     heard_to: int = 0
     """Up to where `heard` covers the audio."""
     heard_at: int = 0
@@ -119,7 +121,7 @@ class CallerTurn:
             return
         if not same_words(text, self.heard):
             self.heard_at = now
-        self.heard, self.heard_to = text, end
+        self.heard, self.heard_to, self.confidence = text, end, transcript.confidence
         self.final = self.final or answers_pause
 
     def covers_pause(self) -> bool:

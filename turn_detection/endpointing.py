@@ -227,7 +227,7 @@ class TurnMachine:
     def _follow_silence(self, turn: CallerTurn, since: int) -> None:
         """The agent is silenced: words confirm that, their absence takes it back."""
         overdue = self._now - since >= self._barge_in.no_words_s * CALLER_RATE_HZ
-        if demands_floor(turn, self._barge_in) or (overdue and has_words(turn)):
+        if demands_floor(turn, self._barge_in) or (overdue and has_words(turn, self._barge_in)):
             self._interrupt(turn)
         elif turn.final or overdue:
             self._agent.resume()
