@@ -551,10 +551,10 @@ def test_a_first_word_misheard_is_taken_back() -> None:
 
 @pytest.mark.parametrize(("sure", "what"), [(0.2, "Backchannel"), (0.6, "BargeIn")])
 def test_short_words_that_the_stt_doubts_are_a_hum(sure: float, what: str) -> None:
-    hand = Hand([(1.0, 1.6)])
+    hand = Hand([(1.0, 1.45)])
     hand.agent(True)
-    hand.until(1.75)
-    assert kinds(hand.final("I tell.", 1.6, start_s=1.0, sure=sure))[0] == what
+    hand.until(1.57)
+    assert kinds(hand.final("I tell.", 1.45, start_s=1.0, sure=sure))[0] == what
 
 
 def test_longer_words_stop_the_agent_however_doubtful() -> None:
