@@ -74,7 +74,7 @@ def test_a_guess_changes_nothing_whether_right_or_wrong(name: str) -> None:
     for guess in (tokens, tokens[:5], [*tokens[:3], 50, 60, 70], [9] * 9, [*tokens, 11, 12]):
         guessed = engine().begin(encoded, (), (), guess)
         assert finished(guessed) == tokens
-        assert np.allclose(guessed.log_probs, plain.log_probs, atol=0.15)
+        assert np.allclose(guessed.log_probs, plain.log_probs, atol=0.3)
     assert engine().begin(encoded, (), (), tokens).ended
 
 

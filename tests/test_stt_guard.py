@@ -31,6 +31,12 @@ def test_a_decoder_that_had_to_be_stopped_is_cut_to_its_first_round(text: str, k
     assert cut(text, 1.4, whole=False) == kept
 
 
+def test_a_loop_that_began_in_the_words_before_is_cut_to_its_first_round() -> None:
+    said, before = "answering. The number is not answering. The number", words("The number is not")
+    kept = without_loop(words(said), 1.4, whole=False, after=before)
+    assert "".join(word.text for word in kept).strip() == "answering."
+
+
 def test_a_text_that_is_too_much_for_its_time_is_cut() -> None:
     twice = "The number is not answering. the number is not answering."
     assert cut(twice, 1.2) == "The number is not answering."

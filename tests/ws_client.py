@@ -35,6 +35,9 @@ class VirtualSpeaker:
 
     def __init__(self) -> None:
         self._pieces: list[tuple[int, Pcm]] = []
+        self._sounds: list[tuple[int, int]] = []
+        """First and one past the last audible sample of each piece that has any, in order. Found
+        once: who looks at all of them for every chunk is late for the next."""
         self._free_at = 0  # the sample at which everything has been played
         self._dropped = 0
         self._received = 0
@@ -42,16 +45,25 @@ class VirtualSpeaker:
     def play(self, samples: Pcm, now: int) -> None:
         start = max(now, self._free_at)
         self._pieces.append((start, samples))
+        loud = np.flatnonzero(np.abs(samples.astype(int)) >= AUDIBLE)
+        if len(loud):
+            self._sounds.append((start + int(loud[0]), start + int(loud[-1]) + 1))
         self._free_at = start + len(samples)
         self._received += len(samples)
 
     def clear(self, now: int) -> None:
-        kept = []
-        for start, samples in self._pieces:
-            n = min(max(0, now - start), len(samples))
+        while self._pieces and self._pieces[-1][0] + len(self._pieces[-1][1]) > now:
+            start, samples = self._pieces.pop()
+            n = max(0, now - start)
             self._dropped += len(samples) - n
-            kept.append((start, samples[:n]))
-        self._pieces = kept
+            if n:
+                self._pieces.append((start, samples[:n]))
+                break
+        while self._sounds and self._sounds[-1][1] > now:
+            start, _ = self._sounds.pop()
+            if start < now:
+                self._sounds.append((start, now))
+                break
         self._free_at = min(self._free_at, now)
 
     def played(self, now: int) -> int:
@@ -65,20 +77,16 @@ class VirtualSpeaker:
 
     def first_sound(self, since: int, now: int) -> int | None:
         """The first audible sample at or after `since` that was heard by now."""
-        found = [s for s, _ in self._sounds(now) if s >= since]
-        return min(found, default=None)
+        found = None
+        for start, _ in reversed(self._sounds):
+            if start < since:
+                break
+            found = start if start < now else found
+        return found
 
     def last_sound(self, now: int) -> int:
-        return max((end for _, end in self._sounds(now)), default=0)
-
-    def _sounds(self, now: int) -> list[tuple[int, int]]:
-        """First and one past the last audible sample of each piece, as far as it was heard."""
-        sounds = []
-        for start, samples in self._pieces[-1000:]:
-            loud = np.flatnonzero(np.abs(samples[: max(0, now - start)].astype(int)) >= AUDIBLE)
-            if len(loud):
-                sounds.append((start + int(loud[0]), start + int(loud[-1]) + 1))
-        return sounds
+        """One past the last audible sample that was heard by now; 0 when there was none."""
+        return next((min(end, now) for start, end in reversed(self._sounds) if start < now), 0)
 
     def track(self, n: int) -> Pcm:
         track = np.zeros(n, np.int16)

@@ -34,10 +34,16 @@ class Vocabulary:
     """May not come; `end` may."""
     not_first: Sequence[int]
     """May not be the first of a text."""
+    zero: int
+    """The time 0.00 s; those of later times follow, 20 ms apart, and nothing after them."""
 
 
 NEVER = -1e9
 """Added to the logit of a token that may not be chosen."""
+
+NEAR_END = 10
+"""Positions (20 ms each). A sentence that ends in the last 200 ms heard is the last one: with what
+would come after it, the decoder fills its silence by saying everything again."""
 
 
 class _Norm(torch.nn.Module):
@@ -218,6 +224,20 @@ class WhisperDecoder:
             found: torch.Tensor = logits.log_softmax(1)
             return found
 
+    def choices(self, states: torch.Tensor, *, first: bool) -> Iterator[Choice]:
+        """What may come after each of `states`; `first`: a text begins after the first of them."""
+        zero = self.vocabulary.zero
+        log_probs = self.log_probs(states, first=first)
+        with self._inference():
+            of_words, words = log_probs[:, :zero].max(1)
+            of_times = log_probs[:, zero:].logsumexp(1)
+        ends = log_probs[:, self.vocabulary.end]
+        rows = zip(words.tolist(), of_words.tolist(), ends.tolist(), of_times.tolist(), strict=True)
+        for row, (word, word_log_prob, end_log_prob, times_log_prob) in zip(
+            log_probs, rows, strict=True
+        ):
+            yield Choice((word, word_log_prob), end_log_prob, times_log_prob, row[zero:], zero)
+
     def no_speech(self, state: torch.Tensor) -> float:
         """Probability that nobody speaks; `state` [1, size] is that of the start token."""
         with self._inference():
@@ -248,6 +268,25 @@ class Cache:
         return Cache([k[:, :n_tokens] for k in self.keys], [v[:, :n_tokens] for v in self.values])
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The candidates for the next token."""
+
+    word: tuple[int, float]
+    """The best one of text (or the end), and its log-probability."""
+    end_log_prob: float
+    times_log_prob: float
+    """That any time comes."""
+    times: torch.Tensor
+    """Log-probability of each time [n_times]."""
+    zero: int
+
+    def time(self, earliest: int) -> tuple[int, float]:
+        """The best time token from `earliest` on, and its log-probability."""
+        log_prob, at = self.times[earliest - self.zero :].max(0)
+        return earliest + int(at), float(log_prob)
+
+
 class Decoding:
     """One hypothesis in the making: `begin` once, then `advance` until it has `ended`."""
 
@@ -255,20 +294,23 @@ class Decoding:
         self,
         decoder: WhisperDecoder,
         heard: Heard,
+        n_heard: int,
         prompt: Sequence[int],
         known: Sequence[int],
         guess: Sequence[int],
     ) -> None:
-        """`prompt` ends with the last token before the text; the text begins with the tokens
-        `known` and probably goes on with `guess`."""
+        """Of `heard`, the first `n_heard` positions are no padding. `prompt` ends with the time at
+        which the text begins; the text begins with the tokens `known` and probably goes on with
+        `guess`."""
         self._decoder = decoder
         self._heard = heard
+        self._last_time = decoder.vocabulary.zero + n_heard - NEAR_END
         self._prompt = list(prompt)
         self._known = list(known)
         self._guess = list(guess)
         self._cache = Cache.empty(decoder)
         self.tokens = list(known)
-        """Of the text, without the end token."""
+        """Of the text and of the times between its segments; without the end token."""
         self.log_probs: list[float] = []
         """Of the tokens after `known`."""
         self.ended = False
@@ -298,16 +340,31 @@ class Decoding:
     def _take(self, states: torch.Tensor, guess: Sequence[int]) -> None:
         """Add as much of the `guess` as is right, and the token after that. `states` are those
         before the first token of the guess and after each."""
-        log_probs = self._decoder.log_probs(states, first=not self.tokens)
-        best, tokens = log_probs.max(1)
-        for i, (token, log_prob) in enumerate(zip(tokens.tolist(), best.tolist(), strict=True)):
-            if token == self._decoder.vocabulary.end:
+        for i, choice in enumerate(self._decoder.choices(states, first=not self.tokens)):
+            token, log_prob = self._choose(choice)
+            if token == self._decoder.vocabulary.end or self._says_it_again(token):
                 self.ended = True
                 return
             self.tokens.append(token)
             self.log_probs.append(log_prob)
             if i < len(guess) and token != guess[i]:
                 return
+
+    def _choose(self, choice: Choice) -> tuple[int, float]:
+        """Whisper's rules: a segment is a time, words, and a time; times do not go back."""
+        zero = self._decoder.vocabulary.zero
+        last, before = [zero, zero, *self.tokens][:-3:-1]
+        if last >= zero and before >= zero:
+            return choice.word
+        latest = max((token for token in self.tokens if token >= zero), default=zero)
+        if last >= zero:
+            time = choice.time(latest)
+            return time if time[1] > choice.end_log_prob else (self._decoder.vocabulary.end, 0.0)
+        return choice.time(latest + 1) if choice.times_log_prob > choice.word[1] else choice.word
+
+    def _says_it_again(self, token: int) -> bool:
+        """Whether what comes after this time was not heard."""
+        return token >= max(self._last_time, self._decoder.vocabulary.zero + 1)
 
 
 def _tensor(weights: Arrays, name: str) -> torch.Tensor:

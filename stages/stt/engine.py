@@ -31,8 +31,11 @@ FILES = ("config.json", "model.bin", "tokenizer.json")
 PADDING_S = 1.0
 """Silence encoded after the speech. With 0.5 s, 1 clip in 10 is said twice; with 1 s none in 80."""
 
+POSITIONS_PER_S = 50
+"""Of the encoder's output."""
+
 MORE_SILENCE = 400
-"""Positions (20 ms each) of ready-made silence after that."""
+"""Positions of ready-made silence after that."""
 
 PEAK = (1.0 + 4.0) / 4.0
 """Every window is brought to this peak of its normalised log-mel features (Whisper's features are
@@ -71,6 +74,7 @@ class WhisperEngine:
             no_speech=self._tokenizer.no_speech,
             never=_no_text(self._tokenizer),
             not_first=(*self._tokenizer.encode(" "), self._tokenizer.eot),
+            zero=self._tokenizer.timestamp_begin,
         )
         weights = read_variables(model_path / "model.bin", "decoder")
         self._decoder = WhisperDecoder(weights, vocabulary, n_threads=n_threads)
@@ -90,25 +94,29 @@ class WhisperEngine:
     ) -> Decoding:
         """The text of `encoded`, begun; it follows the tokens `before`. See `Decoding`."""
         tokenizer = self._tokenizer
-        prompt = [*tokenizer.sot_sequence, tokenizer.no_timestamps]
-        if before:
-            prompt = [tokenizer.sot_prev, *before[-MAX_CONTEXT_TOKENS:], *prompt]
+        prompt = [*tokenizer.sot_sequence, tokenizer.timestamp_begin]
+        context = [token for token in before if token < tokenizer.eot]
+        if context:
+            prompt = [tokenizer.sot_prev, *context[-MAX_CONTEXT_TOKENS:], *prompt]
         heard = self._decoder.hear(encoded).followed_by(self._silence, MORE_SILENCE)
-        decoding = Decoding(self._decoder, heard, prompt, known, guess)
+        n_heard = len(encoded) - round(PADDING_S * POSITIONS_PER_S)
+        decoding = Decoding(self._decoder, heard, n_heard, prompt, known, guess)
         decoding.begin()
         return decoding
 
     def words(self, tokens: Sequence[int], log_probs: Sequence[float]) -> list[Word]:
-        """`tokens` of a text as words; punctuation belongs to the word before it."""
+        """`tokens` of a text as words; punctuation and times belong to the word before them."""
         words: list[Word] = []
         given = iter(zip(tokens, log_probs, strict=True))
         for text, parts in zip(*self._tokenizer.split_to_word_tokens(list(tokens)), strict=True):
             own = [next(given) for _ in parts]
             word = Word(text, tuple(token for token, _ in own), tuple(prob for _, prob in own))
-            if words and not word.spoken:
+            if parts[0] > self._tokenizer.eot:
+                word = Word("", word.tokens, ())
+            if words and not (word.spoken and words[-1].text):
                 word = words.pop().followed_by(word)
             words.append(word)
-        return words
+        return [word for word in words if word.text]
 
     def voiced_s(self, samples: Float32) -> float:
         """Seconds of speech in 16 kHz audio, by the Silero VAD."""
@@ -120,15 +128,17 @@ class WhisperEngine:
 
     def word_ends_s(self, encoded: Float32, n_samples: int, words: Sequence[Word]) -> list[float]:
         """When each word ends in the audio of `n_samples` that was `encoded`."""
-        tokens = [token for word in words for token in word.tokens]
+        eot = self._tokenizer.eot
+        texts = [[token for token in word.tokens if token < eot] for word in words]
+        tokens = [token for text in texts for token in text]
         storage = ctranslate2.StorageView.from_array(np.ascontiguousarray(encoded[None]))
         n_frames = n_samples * 100 // CALLER_RATE_HZ
         [found] = self._model.align(storage, self._tokenizer.sot_sequence, [tokens], n_frames)
         last_position = dict(found.alignments)
         ends, n_tokens = [], 0
-        for word in words:
-            n_tokens += len(word.tokens)
-            ends.append(last_position[n_tokens - 1] * 0.02)
+        for text in texts:
+            n_tokens += len(text)
+            ends.append(last_position[n_tokens - 1] / POSITIONS_PER_S)
         return ends
 
     def _encode(self, features: Float32) -> Float32:
@@ -160,6 +170,6 @@ def _load(model_path: Path, n_threads: int) -> WhisperModel:
 
 
 def _no_text(tokenizer: Tokenizer) -> list[int]:
-    """Tokens that write nothing a caller says: brackets and notes, marks, timestamps."""
-    marks = range(tokenizer.eot + 1, tokenizer.tokenizer.get_vocab_size())
+    """Tokens that write nothing a caller says: brackets and notes, marks."""
+    marks = range(tokenizer.eot + 1, tokenizer.timestamp_begin)
     return sorted({*get_suppressed_tokens(tokenizer, [-1]), *marks})

@@ -46,21 +46,25 @@ MIN_REPEATS = {1: 4, 2: 3}
 """How often words must come in a row to be a loop, by their number; else twice."""
 
 
-def without_loop(words: Sequence[Word], duration_s: float, *, whole: bool) -> list[Word]:
+def without_loop(
+    words: Sequence[Word], duration_s: float, *, whole: bool, after: Sequence[Word] = ()
+) -> list[Word]:
     """`words` with each loop cut to its first round, if they are more than can be said in that time
-    or the decoder was stopped before it had the `whole` text."""
-    if whole and len(words) <= MAX_WORDS_PER_S * max(duration_s, 0.5):
+    or the decoder was stopped before it had the `whole` text. A loop may have begun in the words
+    `after` which they come."""
+    n_before = len(after)
+    if whole and n_before + len(words) <= MAX_WORDS_PER_S * max(duration_s, 0.5):
         return list(words)
-    spoken = [word.spoken for word in words]
-    for period in range(1, len(words) // 2 + 1):
+    spoken = [word.spoken for word in (*after, *words)]
+    for period in range(1, len(spoken) // 2 + 1):
         n_repeats = MIN_REPEATS.get(period, 2)
-        for start in range(len(words) - period * n_repeats + 1):
+        for start in range(len(spoken) - period * n_repeats + 1):
             first = spoken[start : start + period]
             if all(
                 spoken[start + i * period : start + (i + 1) * period] == first
                 for i in range(1, n_repeats)
             ):
-                return list(words[: start + period])
+                return list(words[: max(0, start + period - n_before)])
     return list(words)
 
 

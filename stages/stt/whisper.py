@@ -153,7 +153,7 @@ class _WhisperHearing:
                 return None
             await self._run(decoding.advance, TOKENS_A_STEP)
         said = engine.words(decoding.tokens[len(known) :], decoding.log_probs)
-        words = without_loop(said, window.duration_s, whole=decoding.ended)
+        words = without_loop(said, window.duration_s, whole=decoding.ended, after=turn.text.stable)
         return _Hypothesis(encoded, words, decoding.no_speech, len(words) < len(said))
 
     async def _take(self, window: Window, hypothesis: _Hypothesis) -> None:

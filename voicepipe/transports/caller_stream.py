@@ -5,9 +5,9 @@ a contiguous stream of 10 ms frames in step with real time:
 
 - **The clock.** `zero_s` is the loop time of caller sample 0: the arrival of the first audio minus
   its length, since a live client sends a piece when its last sample was recorded. Audio that comes
-  earlier than that clock says shows that the first piece was late, and moves the clock; audio that
-  is late every time moves it slowly the other way (the crystals of two machines differ by some
-  tens of ppm). Either way by no more than `DRIFT` and `MAX_EARLY_S` allow.
+  earlier than that clock says shows, in the first second, that the first piece was late, and moves
+  the clock by up to `MAX_EARLY_S`. Later the clock follows what is early or late every time, slowly
+  (the crystals of two machines differ by some tens of ppm): by no more than `DRIFT` allows.
 - **Jitter.** A frame leaves as soon as its audio is there. Audio may be `PATIENCE_S` late (beyond
   the length of the pieces the client sends) before the stream goes on with silence. Patience costs
   nothing: silence that long is waited for anyway before a pause counts.
@@ -58,7 +58,7 @@ KEPT_PAUSE_S = 0.2
 """Enough of a pause to hear that it is one; shorter ones are the closures inside words."""
 
 SEEN_AHEAD_S = 0.02
-"""Audio this far behind a frame must be quiet too, so that no onset is cut. It stays waiting."""
+"""Audio this far behind a frame must be quiet too, if it is there, so that no onset is cut."""
 
 QUIET_AMPLITUDE = 103
 """-50 dBFS: no speech that a microphone was meant for, and above a quiet room."""
@@ -82,6 +82,7 @@ class CallerStream:
         self._zero_s: float | None = None
         self._earliest_zero_s = 0.0  # as of `_anchored_s`
         self._anchored_s = 0.0
+        self._followed_s = 0.0
         self._settles_s = 0.0
         self._pieces_s: deque[float] = deque(maxlen=LAG_PIECES)
         self._n_quiet = 0  # samples since the last loud frame that was taken
@@ -181,11 +182,11 @@ class CallerStream:
         """Let the clock follow the client's."""
         assert self._zero_s is not None
         late_s = self.now_s(loop_s) - self._end_s
-        beginning = loop_s < self._anchored_s + SETTLING_S
-        settled = loop_s >= self._settles_s
-        if late_s < 0.0 and (beginning or (settled and late_s >= -SMALL_EARLY_S)):
-            allowed = self._earliest_zero_s - DRIFT * (loop_s - self._anchored_s)
-            self._zero_s = max(self._zero_s + late_s, min(self._zero_s, allowed))
+        if late_s < 0.0 and loop_s < self._anchored_s + SETTLING_S:
+            self._zero_s = max(self._zero_s + late_s, min(self._zero_s, self._earliest_zero_s))
+        elif -SMALL_EARLY_S <= late_s < 0.0 and loop_s >= self._settles_s:
+            self._zero_s += max(late_s, -DRIFT * (loop_s - self._followed_s))
+        self._followed_s = loop_s
         self._least_late_s = min(self._least_late_s, max(0.0, late_s))
         if loop_s >= self._window_ends_s:
             self._zero_s += min(self._least_late_s, DRIFT * DRIFT_WINDOW_S)
@@ -197,8 +198,8 @@ class CallerStream:
         n_seen = FRAME_SAMPLES + round(SEEN_AHEAD_S * CALLER_RATE_HZ)
         while (
             self._n_quiet >= KEPT_PAUSE_S * CALLER_RATE_HZ
-            and self._end_s - self.now_s(loop_s) > SEEN_AHEAD_S + FRAME_S
-            and len(self._buffer) >= n_seen
+            and self._end_s - self.now_s(loop_s) > FRAME_S + 1e-9
+            and len(self._buffer) >= FRAME_SAMPLES
             and _is_quiet(self._buffer[:n_seen])
         ):
             self._buffer = self._buffer[FRAME_SAMPLES:]
