@@ -80,6 +80,25 @@ def write(
     writer.add_head_count_kv(N_KV)
     writer.add_rope_freq_base(ROPE_BASE)
     writer.add_layer_norm_rms_eps(EPS)
+    write_tokenizer(writer, template=template, pre=pre, adds_bos=adds_bos)
+    for name, tensor in weights().items():
+        if name != without:
+            writer.add_tensor(name, tensor)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def write_tokenizer(
+    writer: GGUFWriter,
+    *,
+    template: str | None = CHATML,
+    pre: str = "smollm",
+    adds_bos: bool = False,
+) -> None:
+    """The fields of a GGUF file that are about text."""
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(pre)
     writer.add_token_list(list(vocabulary()))
@@ -90,14 +109,6 @@ def write(
     writer.add_add_bos_token(adds_bos)
     if template is not None:
         writer.add_chat_template(template)
-    for name, tensor in weights().items():
-        if name != without:
-            writer.add_tensor(name, tensor)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
 
 
 @functools.cache
