@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from stages.llm.sampling import Sampling, candidates, choose, gumbel
+from stages.llm.sampling import Sampling, candidates, choose, gumbel, penalize
 from voicepipe.errors import UsageError
 
 LOGITS = torch.tensor([2.0, 1.0, 0.0, -1.0, 1.5, -3.0])
@@ -56,10 +56,51 @@ def test_repetition_penalty_makes_what_was_said_less_likely() -> None:
     assert choose(negative, sampling, 0, [0]) == 1
 
 
+def penalized(sampling: Sampling, recent_ids: list[int]) -> list[float]:
+    rows = LOGITS.clone()[None]
+    penalize(rows, sampling, recent_ids)
+    return (rows[0] - LOGITS).tolist()
+
+
+def test_presence_counts_once_and_frequency_each_time() -> None:
+    none = Sampling(repetition_penalty=1.0)
+    assert penalized(replace(none, presence_penalty=0.5), [0, 3, 3]) == [-0.5, 0, 0, -0.5, 0, 0]
+    assert penalized(replace(none, frequency_penalty=0.5), [0, 3, 3]) == [-0.5, 0, 0, -1, 0, 0]
+
+
+def test_penalties_look_at_the_window_alone() -> None:
+    sampling = Sampling(repetition_penalty=1.0, presence_penalty=1.0, penalty_window=2)
+    assert penalized(sampling, [0, 1, 2]) == [0, -1, -1, 0, 0, 0]
+    assert penalized(replace(sampling, penalty_window=0), [0, 1, 2]) == [0] * 6
+
+
+def test_a_row_is_penalized_for_the_drafts_in_front_of_it() -> None:
+    rows = LOGITS.repeat(3, 1)
+    sampling = Sampling(repetition_penalty=1.0, presence_penalty=1.0, penalty_window=2)
+    penalize(rows, sampling, [4, 5], [0, 1])
+    changed = [row.nonzero().flatten().tolist() for row in rows - LOGITS]
+    assert changed == [[4, 5], [0, 5], [0, 1]]
+
+
+def test_equal_scores_are_kept_or_left_out_by_id() -> None:
+    sampling = Sampling(temperature=1.0, top_k=2, top_p=1.0, min_p=0.0)
+    assert list(candidates(torch.tensor([0.0, 1.0, 0.0, 1.0, 1.0]), sampling)[1]) == [1, 3]
+
+
 @pytest.mark.parametrize(
-    "settings",
-    [{"temperature": -1.0}, {"top_p": 0.0}, {"min_p": 2.0}, {"repetition_penalty": 0.0}],
+    ("name", "value"),
+    [
+        ("temperature", -1.0),
+        ("temperature", float("nan")),
+        ("top_k", -1),
+        ("top_p", 0.0),
+        ("min_p", 2.0),
+        ("repetition_penalty", 0.0),
+        ("presence_penalty", 3.0),
+        ("frequency_penalty", float("nan")),
+        ("penalty_window", -1),
+    ],
 )
-def test_settings_out_of_range_are_refused(settings: dict[str, float]) -> None:
-    with pytest.raises(UsageError):
-        Sampling(**settings)  # type: ignore[arg-type]
+def test_settings_out_of_range_are_refused_by_name(name: str, value: float) -> None:
+    with pytest.raises(UsageError, match=f"{name} is {value}"):
+        Sampling(**{name: value})  # type: ignore[arg-type]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -76,7 +76,7 @@ class Decoder:
         return n
 
     def choose(
-        self, logits: torch.Tensor, sampling: Sampling, position: int, recent: Collection[int]
+        self, logits: torch.Tensor, sampling: Sampling, position: int, recent: Sequence[int]
     ) -> int:
         with torch.inference_mode():
             return choose(logits, sampling, position, recent)

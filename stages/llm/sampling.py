@@ -3,7 +3,9 @@ depends on its context and the seed alone, however it was computed."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,14 +14,20 @@ from numpy.typing import NDArray
 
 from voicepipe.errors import UsageError
 
+Candidates = tuple[NDArray[np.float64], NDArray[np.int64]]
+"""Log-probabilities (not normalised) and ids of the tokens that may be drawn, likeliest first;
+equal ones by id."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How tokens are drawn; `temperature=0` always takes the likeliest.
 
-    Applied in this order: repetition penalty (Keskar et al. 2019: scores of tokens in the window
-    are divided by it, or multiplied where negative), temperature, `top_k` (0: all), `top_p`,
-    `min_p` (relative to the likeliest).
+    Applied in this order: penalties, temperature, `min_p` (relative to the likeliest; 0: off),
+    `top_k` (0: off), `top_p` (of the probability of what is left by then). Penalties look at the
+    last `penalty_window` tokens of the reply: scores of those are divided by the repetition penalty
+    (multiplied where negative; Keskar et al. 2019), then lowered by the presence penalty, and by
+    the frequency penalty for each time they occur (as in OpenAI's API).
     """
 
     temperature: float = 0.0
@@ -27,53 +35,129 @@ class Sampling:
     top_p: float = 0.95
     min_p: float = 0.05
     repetition_penalty: float = 1.05
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    penalty_window: int = 256
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if (
-            self.temperature < 0
-            or self.top_k < 0
-            or not 0 < self.top_p <= 1
-            or not 0 <= self.min_p <= 1
-            or self.repetition_penalty <= 0
-        ):
-            raise UsageError(
-                f"{self}: temperature and top_k must not be negative, top_p lies in (0, 1], min_p "
-                "in [0, 1], repetition_penalty above 0"
-            )
+        self._require("temperature", 0 <= self.temperature < math.inf, "0 or more")
+        self._require("top_k", self.top_k >= 0, "0 (all tokens) or more")
+        self._require("top_p", 0 < self.top_p <= 1, "above 0, at most 1")
+        self._require("min_p", 0 <= self.min_p <= 1, "from 0 to 1")
+        self._require("repetition_penalty", 0 < self.repetition_penalty < math.inf, "above 0")
+        self._require("presence_penalty", abs(self.presence_penalty) <= 2, "from -2 to 2")
+        self._require("frequency_penalty", abs(self.frequency_penalty) <= 2, "from -2 to 2")
+        self._require("penalty_window", self.penalty_window >= 0, "0 (no penalties) or more")
+
+    def _require(self, name: str, holds: bool, range_: str) -> None:
+        if not holds:
+            raise UsageError(f"sampling: {name} is {getattr(self, name)}: it must be {range_}")
+
+    @property
+    def penalizes(self) -> bool:
+        penalties = (self.repetition_penalty - 1, self.presence_penalty, self.frequency_penalty)
+        return self.penalty_window > 0 and any(penalties)
 
 
 def choose(
-    logits: torch.Tensor, sampling: Sampling, position: int, recent_ids: Collection[int] = ()
+    logits: torch.Tensor, sampling: Sampling, position: int, recent_ids: Sequence[int] = ()
 ) -> int:
-    """The token for `position`, from `logits` of shape [vocabulary] (changed in place)."""
-    if recent_ids and sampling.repetition_penalty != 1.0:
-        seen = torch.tensor(sorted(set(recent_ids)))
-        before, penalty = logits[seen], sampling.repetition_penalty
-        logits[seen] = torch.where(before > 0, before / penalty, before * penalty)
+    """The token for `position`, from `logits` of shape [vocabulary] (changed in place);
+    `recent_ids` are the reply's tokens so far."""
+    rows = logits[None]
+    penalize(rows, sampling, recent_ids)
+    return choices(rows, sampling, position)[0]
+
+
+def penalize(
+    rows: torch.Tensor, sampling: Sampling, recent_ids: Sequence[int], more_ids: Sequence[int] = ()
+) -> None:
+    """Apply the penalties to `rows` of logits [n, vocabulary], in place. Row i comes after
+    `recent_ids` and the first i of `more_ids` (n - 1 tokens)."""
+    if not sampling.penalizes or not (recent_ids or more_ids):
+        return
+    ids = [*recent_ids[-sampling.penalty_window :], *more_ids]
+    n_before = len(ids) - len(more_ids)
+    windows = [
+        Counter(ids[max(0, end - sampling.penalty_window) : end])
+        for end in range(n_before, len(ids) + 1)
+    ]
+    row = torch.tensor([n for n, window in enumerate(windows) for _ in window], device=rows.device)
+    column = torch.tensor([i for window in windows for i in window], device=rows.device)
+    times = torch.tensor([n for window in windows for n in window.values()], device=rows.device)
+    before = rows[row, column]
+    penalty = sampling.repetition_penalty
+    after = torch.where(before > 0, before / penalty, before * penalty)
+    after -= sampling.presence_penalty + sampling.frequency_penalty * times
+    rows[row, column] = after
+
+
+def choices(rows: torch.Tensor, sampling: Sampling, position: int) -> list[int]:
+    """The token for each of `rows` of logits [n, vocabulary], for `position` and those after it:
+    row by row what one row alone would give."""
     if sampling.temperature == 0:
-        return int(logits.argmax())
-    scores, ids = candidates(logits, sampling)
-    noisy = scores + gumbel(sampling.seed, position, ids)
-    return int(ids[noisy.argmax()])
+        if rows.is_cpu:  # several times as fast as torch, which finds maxima with one lane
+            return [int(n) for n in _array(rows).argmax(-1)]
+        return [int(n) for n in rows.argmax(-1).tolist()]
+    return [
+        int(ids[(scores + gumbel(sampling.seed, position + n, ids)).argmax()])
+        for n, (scores, ids) in enumerate(_shortlists(rows, sampling))
+    ]
 
 
-def candidates(
-    logits: torch.Tensor, sampling: Sampling
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Log-probabilities (not normalised) and ids of the tokens that may be drawn, likeliest
-    first; equal ones by id."""
-    n = len(logits) if sampling.top_k == 0 else min(sampling.top_k, len(logits))
-    top = torch.topk(logits, n)
-    scores = top.values.numpy().astype(np.float64) / sampling.temperature
-    ids = top.indices.numpy().astype(np.int64)
-    order = np.lexsort((ids, -scores))
+def candidates(logits: torch.Tensor, sampling: Sampling) -> Candidates:
+    """Those of one row of logits [vocabulary], at a temperature above 0."""
+    return _shortlists(logits[None], sampling)[0]
+
+
+def _shortlists(rows: torch.Tensor, sampling: Sampling) -> list[Candidates]:
+    """A threshold by `min_p`, or else `top_k`, leaves few tokens to sort; equal scores are all
+    above it or all below, so that the result does not depend on how they were found."""
+    if rows.is_cpu:
+        return [
+            _kept(row[ids], ids, sampling)
+            for row in _array(rows)
+            for ids in [np.flatnonzero(row >= _threshold(row, sampling))]
+        ]
+    if sampling.min_p > 0:
+        least = rows.amax(-1, keepdim=True) + sampling.temperature * math.log(sampling.min_p)
+    elif 0 < sampling.top_k < rows.shape[1]:
+        least = rows.topk(sampling.top_k).values[:, -1:]
+    else:
+        least = rows.amin(-1, keepdim=True)
+    found = (rows >= least).nonzero()
+    values = rows[found[:, 0], found[:, 1]].float().cpu().numpy()
+    row_of, ids = found.cpu().numpy().T
+    cuts = np.searchsorted(row_of, np.arange(1, len(rows)))
+    parts = zip(np.split(values, cuts), np.split(ids, cuts), strict=True)
+    return [_kept(values, ids, sampling) for values, ids in parts]
+
+
+def _threshold(row: NDArray[np.floating], sampling: Sampling) -> float:
+    if sampling.min_p > 0:
+        return float(row.max()) + sampling.temperature * math.log(sampling.min_p)
+    if 0 < sampling.top_k < len(row):
+        return float(np.partition(row, -sampling.top_k)[-sampling.top_k])
+    return -math.inf
+
+
+def _kept(values: NDArray[np.floating], ids: NDArray[np.int64], sampling: Sampling) -> Candidates:
+    """`top_k` and `top_p` of the tokens above the threshold."""
+    scores = values.astype(np.float64) / sampling.temperature
+    order = np.lexsort((ids, -scores))[: sampling.top_k or None]
     scores, ids = scores[order], ids[order]
-    probabilities = np.exp(scores - scores[0])
-    probabilities /= probabilities.sum()
-    mass_before = np.cumsum(probabilities) - probabilities
-    kept = (mass_before < sampling.top_p) & (probabilities >= sampling.min_p * probabilities[0])
-    return scores[kept], ids[kept]
+    if sampling.top_p < 1:
+        probabilities = np.exp(scores - scores[0])
+        mass = np.cumsum(probabilities)
+        n = 1 + int(np.count_nonzero(mass[:-1] < sampling.top_p * mass[-1]))
+        scores, ids = scores[:n], ids[:n]
+    return scores, ids
+
+
+def _array(rows: torch.Tensor) -> NDArray[np.floating]:
+    """`rows` as numpy has them: shared memory where numpy has the type."""
+    return (rows.float() if rows.dtype == torch.bfloat16 else rows).numpy()
 
 
 def gumbel(seed: int, position: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.llm.drafts import NOTHING, Proposal
+from stages.llm.speculation import LAST_PROBE, MAX_DRAFT, MAX_LOSS, START_STEPS, Speculation
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A step of n tokens takes base + slope * n seconds."""
+
+    base_s: float = 0.010
+    slope_s: float = 0.001
+
+    def of(self, n_rows: int) -> float:
+        return self.base_s + self.slope_s * n_rows
+
+
+def suffix(n: int = MAX_DRAFT, bucket: int = 2, token_s: float = 0.0) -> Proposal:
+    return Proposal("suffix", [0] * n, bucket, token_s=token_s)
+
+
+@dataclass
+class Run:
+    """Simulated time of a reply, and what plain decoding would have taken."""
+
+    spent_s: float = 0.0
+    plain_s: float = 0.0
+    lengths: tuple[int, ...] = ()
+
+    @property
+    def speed(self) -> float:
+        return self.plain_s / self.spent_s
+
+
+def run(
+    policy: Speculation,
+    costs: Linear,
+    n_steps: int,
+    accepted: Callable[[int], int],
+    proposal: Proposal | None = None,
+) -> Run:
+    """`n_steps` steps; `accepted(n)` of n drafts are right."""
+    result, proposal = Run(), proposal or suffix()
+    for _ in range(n_steps):
+        n = policy.length(proposal, costs, 0)
+        n_right = accepted(n) if n else 0
+        if n:
+            policy.learn(proposal, n, n_right)
+        result.spent_s += costs.of(1 + n) + n * proposal.token_s
+        result.plain_s += (1 + n_right) * costs.of(1)
+        result.lengths += (n,)
+    return result
+
+
+def luck(probability: float, seed: int = 1) -> Callable[[int], int]:
+    """Each draft is right with this probability if those before are."""
+    rng = random.Random(seed)
+    return lambda n: next((i for i in range(n) if rng.random() >= probability), n)
+
+
+costs = st.builds(
+    Linear, base_s=st.sampled_from([0.0, 0.01, 0.1]), slope_s=st.sampled_from([0.0001, 0.01])
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    costs,
+    st.sampled_from([0.0, 0.0005]),
+    st.lists(st.tuples(st.integers(0, 4), st.floats(0, 1)), max_size=150),
+    st.sampled_from([0.0, 0.7, 1.0]),
+)
+def test_no_acceptance_whatever_makes_decoding_more_than_5_percent_slower(
+    costs: Linear, token_s: float, steps: Sequence[tuple[int, float]], share: float
+) -> None:
+    """The adversary knows the length; it also follows what it gave before."""
+    policy, spent_s, plain_s = Speculation(), 0.0, 0.0
+    for bucket, chosen in [*steps, *[(0, share)] * 50, *[(0, 0.0)] * 100]:
+        proposal = suffix(bucket=bucket, token_s=token_s)
+        n = policy.length(proposal, costs, 0)
+        n_right = round(chosen * n)
+        if n:
+            policy.learn(proposal, n, n_right)
+        spent_s += costs.of(1 + n) + n * token_s
+        plain_s += (1 + n_right) * costs.of(1)
+        assert spent_s <= (1 + MAX_LOSS) * plain_s + START_STEPS * costs.of(1) + 1e-9
+
+
+def test_drafts_that_are_always_wrong_soon_cost_nearly_nothing() -> None:
+    policy = Speculation()
+    run(policy, Linear(), 200, luck(0.0))
+    later = run(policy, Linear(), 2000, luck(0.0))
+    assert later.speed > 0.999
+    assert sum(map(bool, later.lengths)) < 10
+
+
+def test_probes_become_exponentially_rarer() -> None:
+    lengths = run(Speculation(), Linear(), 4000, luck(0.0)).lengths
+    probes = [step for step, n in enumerate(lengths) if n]
+    gaps = [b - a for a, b in itertools.pairwise(probes)][-4:]
+    assert gaps == sorted(gaps)
+    assert gaps[-1] > LAST_PROBE
+
+
+@pytest.mark.parametrize(("probability", "speed"), [(0.95, 4.0), (0.8, 2.2), (0.5, 1.2)])
+def test_right_drafts_make_decoding_faster(probability: float, speed: float) -> None:
+    assert run(Speculation(), Linear(0.012, 0.0005), 300, luck(probability)).speed > speed
+
+
+def test_the_length_is_about_the_best_constant_one() -> None:
+    for probability in (0.3, 0.6, 0.8, 0.9):
+        for slope_s in (0.0002, 0.001, 0.003):
+            costs = Linear(0.010, slope_s)
+            policy = Speculation()
+            run(policy, costs, 300, luck(probability))
+            ours = run(policy, costs, 1000, luck(probability, seed=2)).speed
+            best = max(
+                sum(probability**i for i in range(n + 1)) * costs.of(1) / costs.of(1 + n)
+                for n in range(MAX_DRAFT + 1)
+            )
+            assert ours > 0.93 * best
+
+
+def test_speculation_resumes_when_drafts_become_right() -> None:
+    policy = Speculation()
+    run(policy, Linear(), 300, luck(0.0))
+    run(policy, Linear(), 280, luck(1.0))
+    assert run(policy, Linear(), 50, luck(1.0)).speed > 4
+
+
+def test_a_probe_is_one_token() -> None:
+    policy = Speculation()
+    run(policy, Linear(), 200, luck(0.0))
+    assert {n for n in run(policy, Linear(), 1000, luck(0.0)).lengths if n} == {1}
+
+
+def test_no_more_is_checked_than_is_proposed() -> None:
+    policy = Speculation()
+    assert policy.length(NOTHING, Linear(), 0) == 0
+    assert policy.length(suffix(3, bucket=4), Linear(0.1, 0.0), 0) == 3
+
+
+def test_sources_and_buckets_are_judged_apart() -> None:
+    policy = Speculation()
+    run(policy, Linear(), 200, luck(0.0), suffix(bucket=0))
+    assert policy.length(suffix(bucket=0), Linear(), 0) == 0
+    assert policy.length(suffix(bucket=4), Linear(), 0) > 0
+    assert policy.length(Proposal("earlier-reply", [1] * 9), Linear(), 0) > 0
+
+
+def test_drafts_are_left_out_when_they_would_slow_other_replies_down() -> None:
+    slow, fast = Linear(0.001, 0.010), Linear(0.1, 0.0001)
+    proposal = suffix(bucket=4)
+    assert Speculation().length(proposal, fast, 15) > 0
+    assert Speculation().length(proposal, slow, 15) == 0
+
+
+def test_tokens_that_cost_drafting_time_are_fewer() -> None:
+    policy = Speculation()
+    run(policy, Linear(), 300, luck(0.8))
+    free, paid = (policy.length(suffix(token_s=s), Linear(), 0) for s in (0.0, 0.002))
+    assert free > paid > 0
+    assert policy.length(suffix(token_s=0.1), Linear(), 0) == 0
+
+
+class Lazy:
+    """A draft whose tokens are made on demand."""
+
+    source = "model"
+
+    def __init__(self) -> None:
+        self.n_drawn = 0
+
+    def propose(self, n: int) -> Proposal:
+        return Proposal("model", n_offered=n, token_s=0.0001, draw=self.draw)
+
+    def draw(self, n: int) -> list[int]:
+        self.n_drawn += n
+        return list(range(n))
+
+    def observe(self, ids: Sequence[int]) -> None: ...
+
+
+def test_what_is_not_worth_checking_is_not_drawn() -> None:
+    draft, policy = Lazy(), Speculation()
+    proposal = policy.propose(draft, Linear(0.1, 0.001), 0, 5)
+    assert proposal.ids == [*range(draft.n_drawn)]
+    assert 0 < draft.n_drawn <= 5
+    draft = Lazy()
+    assert not Speculation().propose(draft, Linear(0.0, 0.1), 0)
+    assert draft.n_drawn == 0
