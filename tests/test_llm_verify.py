@@ -125,15 +125,12 @@ def test_a_draft_that_the_grammar_forbids_is_wrong_and_leaves_no_trace() -> None
     assert grammar.ids == [4]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
     "sampling",
     [replace(FAIR, temperature=0.0), replace(FAIR, top_k=7), replace(FAIR, top_k=7, min_p=0.9)],
 )
-def test_equal_logits_are_decided_alike_alone_and_in_a_batch(
-    dtype: torch.dtype, sampling: Sampling
-) -> None:
-    rows = torch.randint(0, 4, (5, 4000)).to(dtype)
+def test_equal_logits_are_decided_alike_alone_and_in_a_batch(sampling: Sampling) -> None:
+    rows = torch.randint(0, 4, (5, 4000)).float()
     alone = [choose(row, sampling, n) for n, row in enumerate(rows)]
     found = Verifier(sampling).verify(rows, alone[:4], position=0, generated=())
     assert found == alone

@@ -1,5 +1,9 @@
 """Choosing the next token: the noise is a pure function of (seed, position, token id), so a reply
-depends on its context and the seed alone, however it was computed."""
+depends on its context and the seed alone, however it was computed.
+
+Logits on the CPU are float32 or float64 and are handled by numpy: on one row of a vocabulary it is
+up to ten times as fast as torch.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,11 @@ import torch
 from numpy.typing import NDArray
 
 from voicepipe.errors import UsageError
+
+GOLDEN, MIX = 0x9E3779B97F4A7C15, (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+"""Of splitmix64."""
+
+Logits = NDArray[np.float32 | np.float64]
 
 Candidates = tuple[NDArray[np.float64], NDArray[np.int64]]
 """Log-probabilities (not normalised) and ids of the tokens that may be drawn, likeliest first;
@@ -83,23 +92,25 @@ def penalize(
         Counter(ids[max(0, end - sampling.penalty_window) : end])
         for end in range(n_before, len(ids) + 1)
     ]
-    row = torch.tensor([n for n, window in enumerate(windows) for _ in window], device=rows.device)
-    column = torch.tensor([i for window in windows for i in window], device=rows.device)
-    times = torch.tensor([n for window in windows for n in window.values()], device=rows.device)
-    before = rows[row, column]
+    row = np.array([n for n, window in enumerate(windows) for _ in window])
+    column = np.array([i for window in windows for i in window])
+    times = np.array([n for window in windows for n in window.values()])
+    before = _at(rows, row, column).astype(np.float64)
     penalty = sampling.repetition_penalty
-    after = torch.where(before > 0, before / penalty, before * penalty)
+    after = np.where(before > 0, before / penalty, before * penalty)
     after -= sampling.presence_penalty + sampling.frequency_penalty * times
-    rows[row, column] = after
+    if rows.is_cpu:
+        rows.numpy()[row, column] = after
+    else:
+        rows[row, column] = torch.from_numpy(after).to(rows)
 
 
 def choices(rows: torch.Tensor, sampling: Sampling, position: int) -> list[int]:
     """The token for each of `rows` of logits [n, vocabulary], for `position` and those after it:
     row by row what one row alone would give."""
     if sampling.temperature == 0:
-        if rows.is_cpu:  # several times as fast as torch, which finds maxima with one lane
-            return [int(n) for n in _array(rows).argmax(-1)]
-        return [int(n) for n in rows.argmax(-1).tolist()]
+        best = rows.numpy().argmax(-1) if rows.is_cpu else rows.argmax(-1)
+        return [int(n) for n in best.tolist()]
     return [
         int(ids[(scores + gumbel(sampling.seed, position + n, ids)).argmax()])
         for n, (scores, ids) in enumerate(_shortlists(rows, sampling))
@@ -117,7 +128,7 @@ def _shortlists(rows: torch.Tensor, sampling: Sampling) -> list[Candidates]:
     if rows.is_cpu:
         return [
             _kept(row[ids], ids, sampling)
-            for row in _array(rows)
+            for row in rows.numpy()
             for ids in [np.flatnonzero(row >= _threshold(row, sampling))]
         ]
     if sampling.min_p > 0:
@@ -127,14 +138,14 @@ def _shortlists(rows: torch.Tensor, sampling: Sampling) -> list[Candidates]:
     else:
         least = rows.amin(-1, keepdim=True)
     found = (rows >= least).nonzero()
-    values = rows[found[:, 0], found[:, 1]].float().cpu().numpy()
     row_of, ids = found.cpu().numpy().T
+    values = _at(rows, row_of, ids)
     cuts = np.searchsorted(row_of, np.arange(1, len(rows)))
     parts = zip(np.split(values, cuts), np.split(ids, cuts), strict=True)
     return [_kept(values, ids, sampling) for values, ids in parts]
 
 
-def _threshold(row: NDArray[np.floating], sampling: Sampling) -> float:
+def _threshold(row: Logits, sampling: Sampling) -> float:
     if sampling.min_p > 0:
         return float(row.max()) + sampling.temperature * math.log(sampling.min_p)
     if 0 < sampling.top_k < len(row):
@@ -142,7 +153,7 @@ def _threshold(row: NDArray[np.floating], sampling: Sampling) -> float:
     return -math.inf
 
 
-def _kept(values: NDArray[np.floating], ids: NDArray[np.int64], sampling: Sampling) -> Candidates:
+def _kept(values: Logits, ids: NDArray[np.int64], sampling: Sampling) -> Candidates:
     """`top_k` and `top_p` of the tokens above the threshold."""
     scores = values.astype(np.float64) / sampling.temperature
     order = np.lexsort((ids, -scores))[: sampling.top_k or None]
@@ -155,9 +166,10 @@ def _kept(values: NDArray[np.floating], ids: NDArray[np.int64], sampling: Sampli
     return scores, ids
 
 
-def _array(rows: torch.Tensor) -> NDArray[np.floating]:
-    """`rows` as numpy has them: shared memory where numpy has the type."""
-    return (rows.float() if rows.dtype == torch.bfloat16 else rows).numpy()
+def _at(rows: torch.Tensor, row: NDArray[np.int64], column: NDArray[np.int64]) -> Logits:
+    if rows.is_cpu:
+        return np.asarray(rows.numpy()[row, column])
+    return np.asarray(rows[row, column].float().cpu().numpy())
 
 
 def gumbel(seed: int, position: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -165,16 +177,17 @@ def gumbel(seed: int, position: int, ids: NDArray[np.int64]) -> NDArray[np.float
 
     Uniform bits by splitmix64 (Steele, Lea and Flood 2014) of the three numbers, chained.
     """
-    with np.errstate(over="ignore"):
-        state = _mixed(np.uint64(seed % 2**64))
-        state = _mixed(state ^ np.uint64(position))
-        bits = _mixed(state ^ ids.astype(np.uint64))
-    uniform = ((bits >> np.uint64(11)).astype(np.float64) + 0.5) / 2.0**53
+    key = np.uint64(_mixed_int(_mixed_int(seed % 2**64) ^ position))
+    z = (ids.astype(np.uint64) ^ key) + np.uint64(GOLDEN)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(MIX[0])
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(MIX[1])
+    z ^= z >> np.uint64(31)
+    uniform = ((z >> np.uint64(11)).astype(np.float64) + 0.5) / 2.0**53
     return np.asarray(-np.log(-np.log(uniform)))
 
 
-def _mixed(x: NDArray[np.uint64] | np.uint64) -> NDArray[np.uint64]:
-    z = np.asarray(x + np.uint64(0x9E3779B97F4A7C15))
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(z ^ (z >> np.uint64(31)), np.uint64)
+def _mixed_int(x: int) -> int:
+    z = (x + GOLDEN) % 2**64
+    z = (z ^ (z >> 30)) * MIX[0] % 2**64
+    z = (z ^ (z >> 27)) * MIX[1] % 2**64
+    return z ^ (z >> 31)
