@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.llm.gguf_file import GgufFile
+from stages.llm.gguf_tokenizer import gguf_tokenizer
 from stages.llm.template import ChatTemplate
-from stages.llm.tokenizer import GgufTokenizer
+from stages.llm.tokenizer import Tokenizer
 from tests import llm_tiny
 
 LLAMA3 = (
@@ -26,9 +27,9 @@ ALTERNATING = (
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=20).map(str.strip)
 
 
-def load(path: Path) -> tuple[ChatTemplate, GgufTokenizer]:
+def load(path: Path) -> tuple[ChatTemplate, Tokenizer]:
     file = GgufFile(path)
-    tokenizer = GgufTokenizer(file)
+    tokenizer = gguf_tokenizer(file)
     return ChatTemplate(file, tokenizer), tokenizer
 
 

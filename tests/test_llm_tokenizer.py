@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.llm.gguf_file import GgufFile
-from stages.llm.tokenizer import GgufTokenizer
+from stages.llm.gguf_tokenizer import gguf_tokenizer
+from stages.llm.tokenizer import Tokenizer
 from tests import llm_tiny
 from voicepipe.models import path_of
 
@@ -28,13 +29,13 @@ KNOWN = {
 
 
 @functools.cache
-def tiny() -> GgufTokenizer:
-    return GgufTokenizer(GgufFile(llm_tiny.model_file()))
+def tiny() -> Tokenizer:
+    return gguf_tokenizer(GgufFile(llm_tiny.model_file()))
 
 
 @functools.cache
-def real() -> GgufTokenizer:
-    return GgufTokenizer(GgufFile(next(path_of("smollm2-135m-instruct").glob("*.gguf"))))
+def real() -> Tokenizer:
+    return gguf_tokenizer(GgufFile(next(path_of("smollm2-135m-instruct").glob("*.gguf"))))
 
 
 @given(st.text())

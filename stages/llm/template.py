@@ -15,7 +15,7 @@ from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from stages.llm.gguf_file import GgufFile
-from stages.llm.tokenizer import GgufTokenizer
+from stages.llm.tokenizer import Tokenizer
 from voicepipe.errors import ComponentError
 
 SYSTEM, USER, REPLY, USER_2 = "SystemSENTINEL", "UserSENTINEL", "ReplySENTINEL", "AgainSENTINEL"
@@ -37,7 +37,7 @@ class Glue:
 class ChatTemplate:
     """The chat template of a GGUF file. Raises ComponentError when there is none or it fails."""
 
-    def __init__(self, file: GgufFile, tokenizer: GgufTokenizer) -> None:
+    def __init__(self, file: GgufFile, tokenizer: Tokenizer) -> None:
         source = file.metadata.get("tokenizer.chat_template")
         if not isinstance(source, str):
             raise ComponentError(

@@ -1,4 +1,4 @@
-"""Text to token ids and back, from the vocabulary inside a GGUF file.
+"""Text to token ids and back, whatever kind of vocabulary a model has.
 
 Control tokens (`<|im_end|>` and the like) are only ever made by `encode_glue`, which is for text of
 the chat template: what a caller says can never become one.
@@ -7,104 +7,70 @@ the chat template: what a caller says can never become one.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers
-from tokenizers.pre_tokenizers import PreTokenizer
-
-from stages.llm.gguf_file import GgufFile
-from voicepipe.errors import ComponentError
-
-CONTROL, USER_DEFINED = 3, 4
-"""Values of `tokenizer.ggml.token_type`."""
-
-LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+TURN_ENDS = (
+    *("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|end|>"),
+    *("<end_of_turn>", "<eos>", "</s>"),
 )
-QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+"""Control tokens that end a reply in the supported families, also where a file forgets to say so;
+as llama.cpp does."""
 
 
-def _split_by(pattern: str) -> PreTokenizer:
-    return pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(pattern), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What is known of each token id, in order."""
+
+    tokens: Sequence[str]
+    bytes_of: Sequence[bytes]
+    """What each token spells; control tokens nothing."""
+    special: Mapping[str, int]
+    """Tokens that text of a chat template makes and plain text never does."""
+    control_ids: frozenset[int]
+    bos_id: int | None
+    eos_id: int | None
+    """What a chat template knows as `eos_token`."""
+    eos_ids: frozenset[int]
+    """Everything that ends a reply."""
+    adds_bos: bool
+    """Whether the model was trained with `bos_id` before everything."""
+    adds_space: bool
+    """Whether text that starts, or follows a special token, gets a space before it."""
 
 
-def _gpt2(*, single_digits: bool) -> PreTokenizer:
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    if not single_digits:
-        return byte_level
-    return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), byte_level])
+class Tokenizer:
+    """One interface over byte-level BPE and SentencePiece, from GGUF or tokenizer.json."""
 
-
-PRE_TOKENIZERS = {
-    "gpt-2": _gpt2(single_digits=False),
-    "smollm": _gpt2(single_digits=True),
-    "llama-bpe": _split_by(LLAMA3),
-    "qwen2": _split_by(QWEN2),
-}
-"""How text is cut before merging, by `tokenizer.ggml.pre`; as in llama.cpp's llama-vocab.cpp."""
-
-
-def _bytes_of_characters() -> dict[str, int]:
-    """GPT-2's printable stand-in for each byte (Radford et al. 2019, encoder.py)."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    table = {chr(b): b for b in printable}
-    others = [b for b in range(256) if b not in printable]
-    table.update({chr(256 + n): b for n, b in enumerate(others)})
-    return table
-
-
-class GgufTokenizer:
-    """A byte-level BPE tokenizer. Raises ComponentError when the file's kind is not supported."""
-
-    def __init__(self, file: GgufFile) -> None:
-        tokens, merges = _texts(file, "tokens"), _texts(file, "merges")
-        kinds = _numbers(file, "token_type")
-        if len(kinds) != len(tokens):
-            raise file.broken(f"{len(tokens)} tokens but {len(kinds)} token types")
-        kind = file.metadata.get("tokenizer.ggml.model")
-        pre = file.metadata.get("tokenizer.ggml.pre")
-        if kind != "gpt2" or pre not in PRE_TOKENIZERS:
-            known = ", ".join(PRE_TOKENIZERS)
-            raise ComponentError(
-                f"model file {file.path}: tokenizer {kind!r}/{pre!r} is not supported: use a model "
-                f"with tokenizer 'gpt2' and one of {known}"
-            )
-        ids = {token: n for n, token in enumerate(tokens)}
-        pairs = [(left, right) for left, _, right in (m.partition(" ") for m in merges)]
-        try:
-            self._bpe = Tokenizer(models.BPE(vocab=ids, merges=pairs))
-        except Exception as error:  # the Rust side raises nothing narrower
-            raise file.broken(f"tokenizer: {error}") from error
-        self._bpe.pre_tokenizer = PRE_TOKENIZERS[str(pre)]
-        self.control_ids = frozenset(n for n, kind in enumerate(kinds) if kind == CONTROL)
-        special = {tokens[n]: n for n in range(len(kinds)) if kinds[n] in (CONTROL, USER_DEFINED)}
-        self._special = special
-        longest_first = sorted(map(re.escape, special), key=len, reverse=True)
-        self._special_pattern = re.compile(f"({'|'.join(longest_first)})" if special else "(?!)")
-        self.bytes_of = _token_bytes(tokens, special)
+    def __init__(self, vocabulary: Vocabulary, encode: Callable[[str], Sequence[int]]) -> None:
+        """`encode` makes ids of plain text and puts nothing before it."""
+        v = vocabulary
+        self.bytes_of = v.bytes_of
         """The bytes of each token id; empty for control tokens."""
-        for n in self.control_ids:
-            self.bytes_of[n] = b""
-        self.bos_id = _token_id(file, "bos")
-        self.eos_id = _token_id(file, "eos")
-        self.adds_bos = file.metadata.get("tokenizer.ggml.add_bos_token") is True
+        self.control_ids, self.adds_bos = v.control_ids, v.adds_bos
+        self.bos_id, self.eos_id, self.eos_ids = v.bos_id, v.eos_id, v.eos_ids
+        self._tokens, self._special, self._adds_space = v.tokens, v.special, v.adds_space
+        self._encode = encode
+        longest_first = sorted(map(re.escape, v.special), key=len, reverse=True)
+        self._special_pattern = re.compile(f"({'|'.join(longest_first)})" if v.special else "(?!)")
 
     def __len__(self) -> int:
         return len(self.bytes_of)
 
     def token(self, token_id: int | None) -> str:
         """The text of a token as the vocabulary has it, "" for None."""
-        return "" if token_id is None else str(self._bpe.id_to_token(token_id) or "")
+        return "" if token_id is None else self._tokens[token_id]
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of plain text: nothing in it becomes a control token."""
-        return list(self._bpe.encode(text, add_special_tokens=False).ids) if text else []
+    def token_id(self, token: str) -> int | None:
+        """The id of a special token by its text, None when there is none."""
+        return self._special.get(token)
+
+    def encode(self, text: str, *, starts: bool = False) -> list[int]:
+        """Token ids of plain text: nothing in it becomes a control token. `starts`: it stands at
+        the very start or after a special token, where some vocabularies want a space."""
+        if starts and self._adds_space and text:
+            text = " " + text
+        return list(self._encode(text)) if text else []
 
     def split_glue(self, text: str) -> list[int | str]:
         """`text` of a chat template as ids of special tokens and the plain pieces between."""
@@ -113,12 +79,17 @@ class GgufTokenizer:
 
     def encode_glue(self, text: str) -> list[int]:
         """Token ids of text of a chat template, special tokens included."""
+        return self.encode_pieces(self.split_glue(text))
+
+    def encode_pieces(self, pieces: Sequence[int | str]) -> list[int]:
+        """Token ids of what `split_glue` returned."""
         ids: list[int] = []
-        for piece in self.split_glue(text):
-            ids += [piece] if isinstance(piece, int) else self.encode(piece)
+        for piece in pieces:
+            ids += [piece] if isinstance(piece, int) else self.encode(piece, starts=True)
         return ids
 
     def decode_bytes(self, ids: Sequence[int]) -> bytes:
+        """What `ids` spell; a character may be cut at either end."""
         return b"".join(self.bytes_of[n] for n in ids)
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -140,35 +111,3 @@ class GgufTokenizer:
         while not text.startswith(start := self.decode(ids)):
             ids.pop()
         return ids + self.encode(text[len(start) :])
-
-
-def _texts(file: GgufFile, name: str) -> list[str]:
-    value = file.metadata.get(f"tokenizer.ggml.{name}")
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise file.broken(f"tokenizer.ggml.{name} is missing")
-    return value
-
-
-def _numbers(file: GgufFile, name: str) -> list[int]:
-    value = file.metadata.get(f"tokenizer.ggml.{name}")
-    if not isinstance(value, list) or not all(isinstance(item, int) for item in value):
-        raise file.broken(f"tokenizer.ggml.{name} is missing")
-    return value
-
-
-def _token_id(file: GgufFile, name: str) -> int | None:
-    value = file.metadata.get(f"tokenizer.ggml.{name}_token_id")
-    return value if isinstance(value, int) else None
-
-
-def _token_bytes(tokens: Sequence[str], special: dict[str, int]) -> list[bytes]:
-    table = _bytes_of_characters()
-    return [
-        token.encode("utf-8", errors="surrogateescape")
-        if token in special
-        else b"".join(
-            bytes([table[c]]) if c in table else c.encode("utf-8", errors="surrogateescape")
-            for c in token
-        )
-        for token in tokens
-    ]
