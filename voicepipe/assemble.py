@@ -12,7 +12,7 @@ import numpy as np
 from faster_whisper import WhisperModel
 
 from budgets import Detectors
-from stages.llm import LocalLLM, OpenAILLM, Sampling, ScriptedLLM
+from stages.llm import LocalLLM, OpenAILLM, Sampling, ScriptedLLM, parse_addresses
 from stages.stt import ScriptedSTT, WhisperSTT
 from stages.tts import KokoroTTS, PiperTTS, ScriptedTTS
 from turn_detection import (
@@ -149,12 +149,14 @@ def _local(name: str, config: AgentConfig) -> LanguageModel:
 
 
 def _openai(name: str, config: AgentConfig) -> LanguageModel:
-    base_url, _, model = name.partition("#")
-    if "," in base_url or not model:
-        raise UsageError(
-            f"llm openai:{name}: give one endpoint and its model: openai:http://host:8000/v1#model"
-        )
-    return OpenAILLM(base_url, model, api_key=os.environ.get("OPENAI_API_KEY"))
+    first, *others = parse_addresses(name)
+    return OpenAILLM(
+        first.base_url,
+        first.model,
+        others=others,
+        api_key=os.environ.get("OPENAI_API_KEY"),
+        warm_up=config.llm_warm_up,
+    )
 
 
 def _piper(name: str, config: AgentConfig) -> TextToSpeech:

@@ -28,6 +28,8 @@ class AgentConfig:
     stt_threads: int = 1
     llm_threads: int = 2
     tts_threads: int = 1
+    llm_warm_up: bool = True
+    """Whether a call begins with a request of one token to the endpoint of `openai:`."""
 
 
 def load_config(file: Path | None, given: Mapping[str, object]) -> AgentConfig:

@@ -1,8 +1,17 @@
 """Language models: on this machine, at an OpenAI-compatible endpoint, or scripted."""
 
+from stages.llm.endpoints import Address, parse_addresses
 from stages.llm.local import LocalLLM, ReplyLength
 from stages.llm.remote import OpenAILLM
 from stages.llm.sampling import Sampling
 from stages.llm.scripted import ScriptedLLM
 
-__all__ = ["LocalLLM", "OpenAILLM", "ReplyLength", "Sampling", "ScriptedLLM"]
+__all__ = [
+    "Address",
+    "LocalLLM",
+    "OpenAILLM",
+    "ReplyLength",
+    "Sampling",
+    "ScriptedLLM",
+    "parse_addresses",
+]

@@ -1,37 +1,54 @@
-"""A language model behind an OpenAI-compatible endpoint (vLLM, SGLang, llama-server, Ollama)."""
+"""A language model behind OpenAI-compatible endpoints (vLLM, SGLang, llama-server, Ollama)."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+import logging
+import math
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import httpx
 
+from stages.llm.channels import SpokenText
+from stages.llm.completions import (
+    Completions,
+    EndpointFailed,
+    EndpointLimits,
+    all_failed,
+    timed_out,
+)
 from stages.llm.dialogue import Dialogue
+from stages.llm.endpoints import Address, EndpointPool
+from stages.llm.errands import Errands
 from stages.llm.reply import GeneratedReply
-from stages.llm.sse import BadStream, Chunk, error_text, parse_line
-from voicepipe.errors import ComponentError
+from stages.llm.sse import Chunk
 from voicepipe.protocols import Conversation, ReplyStats
 
+log = logging.getLogger(__name__)
 
-@dataclass(frozen=True, slots=True)
-class EndpointLimits:
-    """How long an endpoint may take: to accept a connection, to say the first word, and between
-    words (role-only and empty events count as no word, but show that it lives)."""
+TAIL_S = 0.5
+"""How long an endpoint may take from the end of a reply to the end of the stream; what comes
+between them is usage."""
 
-    connect_s: float = 5.0
-    first_token_s: float = 20.0
-    idle_s: float = 10.0
+ANY_WORDS = "Hello."
+"""Stands for the caller's words where only what is in front of them counts."""
 
 
 class OpenAILLM:
-    """Streams chat completions from `base_url` (up to and including /v1).
+    """Streams chat completions from `base_url` (up to and including /v1) and `others`.
 
-    Leaving a reply closes its connection, which makes servers stop generating. Errors of the
-    endpoint are raised as ComponentError of one line where the reply is read; nothing is retried.
+    A conversation asks the same endpoint as long as that is well, for the sake of its prefix
+    cache, and another one when it fails before the first word of a reply; later errors are raised
+    as ComponentError of one line where the reply is read. An endpoint that failed is asked again
+    when GET /v1/models is answered, looked at ever more rarely. Leaving a reply closes its
+    connection, which makes servers stop generating.
+
+    `warm_up`: a conversation begins with a request of one token, so that connection, model and the
+    system prompt's state are there when the caller has spoken.
     """
 
     def __init__(
@@ -39,122 +56,125 @@ class OpenAILLM:
         base_url: str,
         model: str,
         *,
+        others: Sequence[Address] = (),
         api_key: str | None = None,
         max_tokens: int = 120,
         temperature: float = 0.7,
         seed: int | None = None,
+        warm_up: bool = True,
         limits: EndpointLimits | None = None,
     ) -> None:
-        self._url = base_url.rstrip("/") + "/chat/completions"
+        self._limits = limits or EndpointLimits()
+        addresses = [Address(base_url.rstrip("/"), model), *others]
+        self._pool = EndpointPool(addresses, self._limits.back_off)
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-        self._request: dict[str, object] = {
-            "model": model,
+        self._settings: dict[str, object] = {
             "max_tokens": max_tokens,
             "temperature": temperature,
             "stream": True,
             "stream_options": {"include_usage": True},
         }
         if seed is not None:
-            self._request["seed"] = seed
-        self._limits = limits or EndpointLimits()
+            self._settings["seed"] = seed
+        self._warm_up = warm_up
+        self._tls = httpx.create_ssl_context()  # reads all certificates: once, not for each caller
 
     def open(self, system: str) -> AbstractAsyncContextManager[Conversation]:
-        """See `protocols.LanguageModel`. Connects at the first reply."""
+        """See `protocols.LanguageModel`. Does not wait for the warm-up."""
         return self._open(system)
 
     @asynccontextmanager
     async def _open(self, system: str) -> AsyncIterator[Conversation]:
-        timeout = httpx.Timeout(None, connect=self._limits.connect_s)
-        async with httpx.AsyncClient(timeout=timeout, headers=self._headers) as client:
-            yield _RemoteConversation(
-                _Endpoint(client, self._url, self._request, self._limits), system
-            )
+        async with (
+            Completions.open(
+                self._settings, limits=self._limits, headers=self._headers, tls=self._tls
+            ) as completions,
+            Errands() as errands,
+        ):
+            endpoints = _Endpoints(self._pool, completions, errands, secrets.token_hex(8))
+            if self._warm_up:
+                errands.start(partial(endpoints.warm_up, system))
+            yield _RemoteConversation(endpoints, system)
 
 
 @dataclass(frozen=True, slots=True)
-class _Endpoint:
-    """Where and how to ask."""
+class _Endpoints:
+    """The endpoints as one conversation sees them."""
 
-    client: httpx.AsyncClient
-    url: str
-    request: dict[str, object]
-    limits: EndpointLimits
+    pool: EndpointPool
+    completions: Completions
+    errands: Errands
+    conversation: str
 
-    @asynccontextmanager
-    async def completion(
-        self, messages: list[dict[str, str]]
-    ) -> AsyncIterator[AsyncIterator[Chunk]]:
-        """The events of one completion; leaving cancels it. Raises ComponentError."""
-        body = {**self.request, "messages": messages}
-        with self._explained():
-            async with self.client.stream("POST", self.url, json=body) as response:
-                if response.status_code != httpx.codes.OK:
-                    raise self._failed(await _refusal(response))
-                yield self._chunks(response)
+    def ranked(self) -> list[Address]:
+        """Whom to ask, in order."""
+        return self.pool.ranked(self.conversation)
 
-    async def _chunks(self, response: httpx.Response) -> AsyncIterator[Chunk]:
-        finished = False
-        async for line in response.aiter_lines():
-            chunk = parse_line(line)
-            if chunk is not None:
-                finished = finished or chunk.finished
-                yield chunk
-        if not finished:
-            raise BadStream("it closed the stream in the middle of a reply")
+    def has_choice(self, address: Address, following: Address | None) -> bool:
+        """Whether it is better to ask `following` than to wait for `address`."""
+        if following is None:
+            return False
+        return self.pool.is_up(following) or not self.pool.is_up(address)
 
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """What goes wrong on the way becomes a ComponentError of one line."""
+    def probe(self) -> None:
+        """See whether those that are down are back, without waiting for it."""
+        for address in self.pool.take_probes(asyncio.get_running_loop().time()):
+            self.errands.start(partial(self._probe, address))
+
+    def failed(self, error: EndpointFailed, address: Address) -> None:
+        if error.of_endpoint:
+            now_s = asyncio.get_running_loop().time()
+            self.pool.failed(address, now_s, at_least_s=error.retry_after_s)
+
+    async def warm_up(self, system: str) -> None:
+        """Have the endpoint that will be asked prefill the system prompt."""
+        messages = Dialogue().messages(system)
+        messages.append({"role": "user", "content": ANY_WORDS})
+        for address in self.ranked():
+            try:
+                await self._prefill(address, messages)
+            except EndpointFailed as error:
+                log.warning("warm-up: %s", error)
+                self.failed(error, address)
+                if not error.of_endpoint:
+                    return
+            else:
+                self.pool.answered(address)
+                return
+
+    async def _prefill(self, address: Address, messages: list[dict[str, str]]) -> None:
+        limit_s = self.completions.limits.warm_up_s
         try:
-            yield
-        except httpx.ConnectTimeout as error:
-            raise self._failed(f"no connection within {self.limits.connect_s:g} s") from error
-        except httpx.ConnectError as error:
-            raise self._failed(f"cannot connect ({error})") from error
-        except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError) as error:
-            raise self._failed(
-                f"it closed the stream in the middle of a reply ({error})"
-            ) from error
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise self._failed(f"{type(error).__name__}: {error}") from error
-        except BadStream as error:
-            raise self._failed(str(error)) from error
+            async with (
+                asyncio.timeout(limit_s),
+                self.completions.ask(address, messages, max_tokens=1) as chunks,
+            ):
+                async for _ in chunks:
+                    pass
+        except TimeoutError:
+            raise EndpointFailed(address, f"no end of one token within {limit_s:g} s") from None
 
-    def timed_out(self, seconds: float, first: bool) -> ComponentError:
-        what = "no first word" if first else "no further word"
-        return self._failed(f"{what} within {seconds:g} s")
-
-    def _failed(self, why: str) -> ComponentError:
-        return ComponentError(
-            f"language model at {self.url}: {why}: check that the server runs there and serves "
-            f"model {self.request['model']!r}"
-        )
-
-
-async def _refusal(response: httpx.Response) -> str:
-    """An HTTP error in one line."""
-    raw = await response.aread()
-    try:
-        body = json.loads(raw)
-    except ValueError:
-        body = raw.decode("utf-8", errors="replace")
-    return f"HTTP {response.status_code}: {error_text(body)}"
+    async def _probe(self, address: Address) -> None:
+        if await self.completions.is_up(address):
+            log.info("language model at %s is back", address)
+            self.pool.found_up(address)
 
 
 class _RemoteConversation:
     """`protocols.Conversation` as a list of messages; the server's prefix cache does the rest."""
 
-    def __init__(self, endpoint: _Endpoint, system: str) -> None:
-        self._endpoint, self._system = endpoint, system
+    def __init__(self, endpoints: _Endpoints, system: str) -> None:
+        self._endpoints, self._system = endpoints, system
         self.dialogue = Dialogue()
 
     def extend(self, text: str) -> None:
-        """Nothing to do: the endpoint takes whole requests only."""
+        """Endpoints take whole requests only; but there will be one soon."""
+        self._endpoints.probe()
 
     def reply(self, text: str, *, held: bool = False) -> GeneratedReply:
         messages = self.dialogue.messages(self._system)
         messages.append({"role": "user", "content": text})
-        return GeneratedReply(_RemoteReply(self.dialogue, self._endpoint, text, messages))
+        return GeneratedReply(_RemoteReply(self.dialogue, self._endpoints, text, messages))
 
     def truncate(self, heard_text: str) -> None:
         self.dialogue.truncate(heard_text)
@@ -167,57 +187,92 @@ class _RemoteConversation:
 
 
 class _RemoteReply:
-    """`ReplySource` that reads one completion."""
+    """`ReplySource` that reads one completion, of the first endpoint that gives one."""
 
     def __init__(
         self,
         dialogue: Dialogue,
-        endpoint: _Endpoint,
+        endpoints: _Endpoints,
         user_text: str,
         messages: list[dict[str, str]],
     ) -> None:
         self.stats = ReplyStats()
-        self._dialogue, self._endpoint = dialogue, endpoint
+        self._dialogue, self._endpoints = dialogue, endpoints
         self._user_text, self._messages = user_text, messages
+        self._has_spoken = False
 
     def release(self) -> None:
-        """The endpoint knows no priorities."""
+        """Endpoints know no priorities."""
 
     def adopt(self, text: str) -> None:
         self._dialogue.add(self._user_text, text)
 
     async def generate(self, emit: Callable[[str], Awaitable[None]]) -> None:
-        limits, now = self._endpoint.limits, asyncio.get_running_loop().time
-        n_texts = 0
+        limits, now = self._endpoints.completions.limits, asyncio.get_running_loop().time
+        latest_s = now() + limits.first_token_s
+        self._endpoints.probe()
+        ranked = self._endpoints.ranked()
+        failures: list[EndpointFailed] = []
+        for address, following in zip(ranked, [*ranked[1:], None], strict=True):
+            has_choice = self._endpoints.has_choice(address, following)
+            patience_s = min(latest_s - now(), limits.failover_s if has_choice else math.inf)
+            try:
+                await self._read(address, patience_s, emit)
+            except EndpointFailed as error:
+                self._endpoints.failed(error, address)
+                if self._has_spoken or not error.of_endpoint:
+                    raise
+                failures.append(error)
+                log.warning("%s", error)
+                if now() >= latest_s:
+                    break
+            else:
+                return
+        raise all_failed(failures)
+
+    async def _read(
+        self, address: Address, patience_s: float, emit: Callable[[str], Awaitable[None]]
+    ) -> None:
+        """One attempt; `patience_s` is to its first token. Raises EndpointFailed."""
+        idle_s, now = self._endpoints.completions.limits.idle_s, asyncio.get_running_loop().time
+        spoken, n_tokens, finished = SpokenText(), 0, False
         try:
             async with (
-                asyncio.timeout(limits.first_token_s) as patience,
-                self._endpoint.completion(self._messages) as chunks,
+                asyncio.timeout(patience_s) as patience,
+                self._endpoints.completions.ask(address, self._messages) as chunks,
             ):
                 async for chunk in chunks:
-                    self._count(chunk, n_texts)
-                    if chunk.text:
-                        n_texts += 1
+                    n_tokens += chunk.has_token
+                    self._count(chunk, n_tokens)
+                    if n_tokens == 1 and chunk.has_token:
+                        self._endpoints.pool.answered(address)
+                    if chunk.has_token:
                         patience.reschedule(None)  # a slow reader is no fault of the endpoint
-                        await emit(chunk.text)
-                    if n_texts:
-                        patience.reschedule(now() + limits.idle_s)
+                        await self._say(spoken.feed(chunk.text), emit)
+                        patience.reschedule(now() + idle_s)
+                    if chunk.finished and not finished:
+                        finished = True
+                        patience.reschedule(now() + TAIL_S)
         except TimeoutError:
-            first = n_texts == 0
-            seconds = limits.first_token_s if first else limits.idle_s
-            raise self._endpoint.timed_out(seconds, first) from None
+            if not finished:
+                raise timed_out(address, patience_s, idle_s, n_tokens) from None
+        except EndpointFailed:
+            if not finished:
+                raise
+        await self._say(spoken.finish(), emit)
 
-    def _count(self, chunk: Chunk, n_texts: int) -> None:
-        """Usage as the server reports it; until then a text counts as a token."""
-        if chunk.prompt_tokens is None:
-            n_generated = n_texts + 1 if chunk.text else n_texts
-            self.stats = replace(
-                self.stats, generated_tokens=max(self.stats.generated_tokens, n_generated)
-            )
-            return
-        self.stats = replace(
-            self.stats,
-            prompt_tokens=chunk.prompt_tokens,
-            cached_tokens=chunk.cached_tokens,
-            generated_tokens=chunk.generated_tokens or n_texts,
-        )
+    async def _say(self, text: str, emit: Callable[[str], Awaitable[None]]) -> None:
+        if text:
+            self._has_spoken = True
+            await emit(text)
+
+    def _count(self, chunk: Chunk, n_tokens: int) -> None:
+        """Usage as the endpoint reports it; until then an event with a token counts as one."""
+        found = {
+            "prompt_tokens": chunk.prompt_tokens,
+            "cached_tokens": chunk.cached_tokens,
+            "generated_tokens": chunk.generated_tokens or n_tokens,
+            "drafted_tokens": chunk.drafted_tokens,
+            "accepted_tokens": chunk.accepted_tokens,
+        }
+        self.stats = replace(self.stats, **{k: n for k, n in found.items() if n is not None})

@@ -1,9 +1,16 @@
-"""Server-sent events of a chat completion: lines in, what they mean out; no I/O."""
+"""Server-sent events of a chat completion: bytes in, what they mean out; no I/O."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+MAX_LINE_BYTES = 1_000_000
+"""No event of a spoken reply comes near it; without a limit a broken server fills the memory."""
+
+HIDDEN_FIELDS = ("reasoning_content", "reasoning", "tool_calls", "function_call", "refusal")
+"""Channels of a delta that are no speech."""
 
 
 class BadStream(ValueError):
@@ -15,13 +22,45 @@ class Chunk:
     """What one event says; fields it does not mention keep their defaults."""
 
     text: str = ""
+    hidden: bool = False
+    """It has a token of another channel: thinking, a tool call."""
     finished: bool = False
     prompt_tokens: int | None = None
-    cached_tokens: int = 0
+    cached_tokens: int | None = None
     generated_tokens: int | None = None
+    drafted_tokens: int | None = None
+    accepted_tokens: int | None = None
+
+    @property
+    def has_token(self) -> bool:
+        """Whether the model said something, in whichever channel; roles and usage are nothing."""
+        return bool(self.text) or self.hidden
 
 
 DONE = Chunk(finished=True)
+
+
+class Lines:
+    """Cuts a stream of bytes into lines. Only line feeds end one (with or without a carriage
+    return): JSON may hold U+2028 and others that `str.splitlines` takes for line ends too."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[str]:
+        """The lines that `data` completes. Raises BadStream when a line has no end."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > MAX_LINE_BYTES:
+            raise BadStream(f"it sent a line of more than {MAX_LINE_BYTES:,} bytes")
+        return [_text(line) for line in lines]
+
+    def finish(self) -> str:
+        """What came after the last line end."""
+        return _text(self._rest)
+
+
+def _text(line: bytes) -> str:
+    return line.removesuffix(b"\r").decode("utf-8", errors="replace")
 
 
 def parse_line(line: str) -> Chunk | None:
@@ -34,25 +73,28 @@ def parse_line(line: str) -> Chunk | None:
         return DONE
     try:
         event = json.loads(data)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise BadStream(f"it sent bad JSON ({error})") from error
     if not isinstance(event, dict):
         raise BadStream("it sent an event that is no object")
     if event.get("error"):
         raise BadStream(f"it reports {error_text(event)}")
-    choices = event.get("choices") or [{}]
-    choice = choices[0] if isinstance(choices, list) and isinstance(choices[0], dict) else {}
-    delta = choice.get("delta")
-    text = delta.get("content") if isinstance(delta, dict) else None
-    usage = event.get("usage")
-    usage = usage if isinstance(usage, dict) else {}
-    details = usage.get("prompt_tokens_details")
+    choices = event.get("choices")
+    choice = _object(choices[0]) if isinstance(choices, list) and choices else {}
+    delta = _object(choice.get("delta"))
+    text = delta.get("content")
+    usage = _object(event.get("usage"))
+    timings = _object(event.get("timings"))  # of llama-server, at the end
+    cached = _count(_object(usage.get("prompt_tokens_details")).get("cached_tokens"))
     return Chunk(
         text=text if isinstance(text, str) else "",
+        hidden=any(delta.get(field) for field in HIDDEN_FIELDS),
         finished=choice.get("finish_reason") is not None,
         prompt_tokens=_count(usage.get("prompt_tokens")),
-        cached_tokens=_count(details.get("cached_tokens") if isinstance(details, dict) else 0) or 0,
+        cached_tokens=_count(timings.get("cache_n")) if cached is None else cached,
         generated_tokens=_count(usage.get("completion_tokens")),
+        drafted_tokens=_count(timings.get("draft_n")),
+        accepted_tokens=_count(timings.get("draft_n_accepted")),
     )
 
 
@@ -63,5 +105,9 @@ def error_text(body: object) -> str:
     return " ".join(str(message).split())[:200]
 
 
+def _object(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, dict) else {}
+
+
 def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
