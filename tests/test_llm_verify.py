@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from stages.llm.grammar import Grammar
 from stages.llm.sampling import Sampling, choose
-from stages.llm.verify import Grammar, Verifier
+from stages.llm.verify import Verifier
 
 N_VOCABULARY = 24
 END = 5

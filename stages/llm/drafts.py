@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from stages.llm.grammar import Grammar
 from stages.llm.suffix import SuffixCursor
 from voicepipe.errors import ComponentError
 
@@ -124,6 +125,21 @@ class SuffixDraft:
 
     def observe(self, ids: Sequence[int]) -> None:
         self._cursor.follow(ids)
+
+
+class ForcedDraft:
+    """What a grammar leaves no choice about."""
+
+    source = "forced"
+
+    def __init__(self, grammar: Grammar) -> None:
+        self._grammar = grammar
+
+    def propose(self, n: int) -> Proposal:
+        return Proposal(self.source, self._grammar.forced(n))
+
+    def observe(self, ids: Sequence[int]) -> None:
+        """The verifier has moved the grammar on."""
 
 
 class DraftModel(Protocol):

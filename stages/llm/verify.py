@@ -8,36 +8,11 @@ any temperature: unlike rejection sampling, speculation does not even change whi
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Protocol
 
 import torch
 
+from stages.llm.grammar import Grammar
 from stages.llm.sampling import Sampling, choices, penalize
-
-
-class Grammar(Protocol):
-    """Which tokens may come next. Made for one reply, in front of its first token."""
-
-    def constrain(self, logits: torch.Tensor) -> None:
-        """Set the logits [vocabulary] of tokens that may not come next to minus infinity."""
-        ...
-
-    def accept(self, token: int) -> bool:
-        """Go on with `token`. False, and nothing changes, where it may not come next."""
-        ...
-
-    def rollback(self, n: int) -> None:
-        """Take back the last `n` tokens accepted."""
-        ...
-
-    def forced(self, n: int) -> list[int]:
-        """Up to `n` tokens that have no alternative."""
-        ...
-
-    @property
-    def is_over(self) -> bool:
-        """Whether only the end of the reply may come next."""
-        ...
 
 
 class Verifier:
