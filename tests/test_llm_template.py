@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.llm.gguf_file import GgufFile
-from stages.llm.gguf_tokenizer import gguf_tokenizer
+from stages.llm.opening import gguf_text
 from stages.llm.template import ChatTemplate
 from stages.llm.tokenizer import Tokenizer
 from tests import llm_tiny
@@ -29,8 +29,8 @@ words = st.text(st.characters(exclude_categories=["Cs"]), max_size=20).map(str.s
 
 def load(path: Path) -> tuple[ChatTemplate, Tokenizer]:
     file = GgufFile(path)
-    tokenizer = gguf_tokenizer(file)
-    return ChatTemplate(file, tokenizer), tokenizer
+    tokenizer, template = gguf_text(file)
+    return template, tokenizer
 
 
 @given(system=words.filter(bool), turns=st.lists(st.tuples(words, words.filter(bool)), max_size=4))

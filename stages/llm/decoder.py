@@ -8,12 +8,11 @@ from pathlib import Path
 import torch
 
 from stages.llm.gguf_file import GgufFile
-from stages.llm.gguf_tokenizer import gguf_tokenizer
 from stages.llm.kv import KvCache
 from stages.llm.llama import LlamaConfig
 from stages.llm.load import DTYPES, Precision, load_llama
+from stages.llm.opening import gguf_text
 from stages.llm.sampling import Sampling, choose
-from stages.llm.template import ChatTemplate
 
 PREFILL_CHUNK = 32
 """Tokens of one prefill step: as fast a token as longer ones on the CPUs measured, and the longest
@@ -37,8 +36,7 @@ class Decoder:
     ) -> None:
         file = GgufFile(path)
         self.config = LlamaConfig.of(file)
-        self.tokenizer = gguf_tokenizer(file)
-        self.template = ChatTemplate(file, self.tokenizer)
+        self.tokenizer, self.template = gguf_text(file)
         self.n_positions = min(n_positions, self.config.n_context)
         self._dtype = DTYPES[precision]
         self._n_threads, self._n_decode_threads = n_threads, n_decode_threads

@@ -20,8 +20,9 @@ from voicepipe.errors import ComponentError
 
 Item = TypeVar("Item", str, int, float)
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5
 """Values of `tokenizer.ggml.token_type`."""
+NO_TEXT = (UNKNOWN, CONTROL, UNUSED)
 PREPENDS_BOS = ("llama-bpe",)
 """Byte-level vocabularies whose models expect BOS even where the file does not say so."""
 TURN_END_KEYS = ("eos", "eot", "eom")
@@ -48,7 +49,7 @@ def gguf_tokenizer(file: GgufFile) -> Tokenizer:
 def _vocabulary(
     file: GgufFile, tokens: Sequence[str], kinds: Sequence[int], *, is_pieces: bool
 ) -> Vocabulary:
-    control = frozenset(n for n, kind in enumerate(kinds) if kind in (CONTROL, UNKNOWN))
+    control = frozenset(n for n, kind in enumerate(kinds) if kind in NO_TEXT)
     special = {tokens[n]: n for n, kind in enumerate(kinds) if kind in (CONTROL, USER_DEFINED)}
     bytes_of = piece_bytes(tokens) if is_pieces else token_bytes(tokens)
     for token, n in special.items():
