@@ -103,9 +103,10 @@ def generate(
     ids: list[int] = []
     while len(ids) < n and not (ids and ids[-1] in tokenizer.eos_ids):
         drafts = draft.propose(5).ids if drafted else ()
-        logits = torch.zeros(1 + len(drafts), len(tokenizer))
-        logits[:, [*tokenizer.eos_ids, ord('"')]] = 5.0
-        logits[:, min(TOOL, len(tokenizer) - 1)] = 7.0
+        with torch.inference_mode():
+            logits = torch.zeros(1 + len(drafts), len(tokenizer))
+            logits[:, [*tokenizer.eos_ids, ord('"')]] = 5.0
+            logits[:, min(TOOL, len(tokenizer) - 1)] = 7.0
         ids += verifier.verify(logits, drafts, position=len(ids), generated=())
     return ids
 

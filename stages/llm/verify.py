@@ -42,14 +42,15 @@ class Verifier:
         changed in place. `position` is that of the first token chosen, `generated` are the tokens
         of the reply so far.
         """
-        penalize(logits, self._sampling, generated, drafts)
-        if self._grammar is None:
-            return self._agreeing(choices(logits, self._sampling, position), drafts)
-        n_followed = self._follow(self._grammar, logits, drafts)
-        found = self._agreeing(choices(logits[: n_followed + 1], self._sampling, position), drafts)
-        self._grammar.rollback(n_followed - (len(found) - 1))
-        if found[-1] not in self._end_ids:
-            self._grammar.accept(found[-1])
+        with torch.inference_mode():  # which the logits may come from
+            penalize(logits, self._sampling, generated, drafts)
+            n_followed = self._follow(logits, drafts)
+            chosen = choices(logits[: n_followed + 1], self._sampling, position)
+        found = self._agreeing(chosen, drafts)
+        if self._grammar is not None:
+            self._grammar.rollback(n_followed - (len(found) - 1))
+            if found[-1] not in self._end_ids:
+                self._grammar.accept(found[-1])
         return found
 
     def _agreeing(self, chosen: Sequence[int], drafts: Sequence[int]) -> list[int]:
@@ -60,11 +61,13 @@ class Verifier:
                 break
         return found
 
-    def _follow(self, grammar: Grammar, logits: torch.Tensor, drafts: Sequence[int]) -> int:
+    def _follow(self, logits: torch.Tensor, drafts: Sequence[int]) -> int:
         """Constrain each row after the drafts in front of it; how many of these are allowed."""
+        if self._grammar is None:
+            return len(drafts)
         for n, token in enumerate(drafts):
-            grammar.constrain(logits[n])
-            if token in self._end_ids or not grammar.accept(token):
+            self._grammar.constrain(logits[n])
+            if token in self._end_ids or not self._grammar.accept(token):
                 return n
-        grammar.constrain(logits[len(drafts)])
+        self._grammar.constrain(logits[len(drafts)])
         return len(drafts)
