@@ -6,12 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType, GGUFWriter, quantize
+from gguf.constants import GGML_QUANT_SIZES
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from stages.llm import LocalLLM
 from stages.llm.gguf_file import GgufFile, gguf_at
 from tests import llm_tiny
+from tests.llm_quants import KINDS
 from voicepipe.errors import ComponentError
 
 
@@ -29,19 +32,52 @@ def test_tensors_and_metadata_are_what_was_written() -> None:
         np.testing.assert_array_equal(file.tensor(name), tensor)
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q8_0", "F16", "BF16"])
-def test_quantised_tensors_come_back_in_shape_and_close(tmp_path: Path, kind: str) -> None:
-    of = GGMLQuantizationType[kind]
-    original = np.random.default_rng(0).normal(size=(700, 96)).astype(np.float32)
-    writer = GGUFWriter(tmp_path / "q.gguf", "llama")
-    writer.add_tensor("t", quantize(original, of), raw_dtype=of)
+def write_tensor(path: Path, stored: NDArray[np.uint8], of: GGMLQuantizationType) -> GgufFile:
+    writer = GGUFWriter(path, "llama")
+    writer.add_tensor("t", stored, raw_dtype=of)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    read = GgufFile(tmp_path / "q.gguf").tensor("t")
-    assert read.shape == original.shape
-    assert np.abs(read - original).max() < {"Q4_0": 0.6, "Q4_1": 0.4, "Q5_0": 0.3}.get(kind, 0.03)
+    return GgufFile(path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_quantised_blocks_mean_what_ggml_says(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stages.llm.gguf_file.VALUES_AT_ONCE", 512)  # several pieces and threads
+    values_of, scales_at = KINDS[kind]
+    of = GGMLQuantizationType[kind]
+    n_values, n_bytes = GGML_QUANT_SIZES[of]
+    rng = np.random.default_rng(0)
+    blocks = rng.integers(0, 256, (24, n_bytes), dtype=np.uint8)
+    for at in scales_at:
+        scales = rng.normal(size=(24, 1)).astype(np.float16)
+        blocks[:, at : at + 2] = scales.view(np.uint8)
+    read = write_tensor(tmp_path / "q.gguf", blocks.reshape(12, -1), of).tensor("t")
+    expected = [value for block in blocks for value in values_of(block.tobytes())]
+    assert read.shape == (12, 2 * n_values)
+    np.testing.assert_allclose(read.ravel(), np.array(expected, np.float32), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "n_bits"), [("F32", 24), ("F16", 11), ("BF16", 8)])
+def test_floats_are_rounded_to_their_kind_and_no_further(
+    tmp_path: Path, kind: str, n_bits: int
+) -> None:
+    of = GGMLQuantizationType[kind]
+    original = np.random.default_rng(0).uniform(1.0, 2.0, (70, 96)).astype(np.float32)
+    read = write_tensor(tmp_path / "q.gguf", quantize(original, of), of).tensor("t")
+    assert np.abs(read - original).max() <= 2.0**-n_bits
+
+
+def test_an_unsupported_kind_of_tensor_says_so(tmp_path: Path) -> None:
+    of = GGMLQuantizationType.Q8_K
+    n_bytes = GGML_QUANT_SIZES[of][1]
+    file = write_tensor(tmp_path / "q.gguf", np.zeros((2, n_bytes), np.uint8), of)
+    with pytest.raises(ComponentError) as error:
+        file.tensor("t")
+    assert "type Q8_K" in one_line(error)
 
 
 def test_a_missing_file_says_so(tmp_path: Path) -> None:
