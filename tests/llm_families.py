@@ -184,13 +184,14 @@ def write_gguf(
     *,
     kind: GGMLQuantizationType = GGMLQuantizationType.F32,
     rope_factors: Sequence[float] = (),
+    metadata: Config | None = None,
     **changes: Any,
 ) -> Path:
     """The same model in one GGUF file; matrices are stored as `kind`. `rope_factors` are what
-    `rope_scaling` in config.json comes to."""
+    `rope_scaling` in config.json comes to; `metadata` says otherwise than the weights are."""
     values = config(family, **changes)
     writer = GGUFWriter(path, family)
-    _write_fields(writer, family, values)
+    _write_fields(writer, family, values | (metadata or {}))
     llm_tiny.write_tokenizer(writer)
     names = get_tensor_name_map(MODEL_ARCH[family.upper()], N_LAYERS)
     for name, tensor in tensors(family, tied=values["tie_word_embeddings"] is True).items():
@@ -225,7 +226,8 @@ def _write_fields(writer: GGUFWriter, family: Family, values: Config) -> None:
         writer.add_rope_scaling_type(RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(2.0)
         writer.add_sliding_window(values["sliding_window"])
-        writer.add_sliding_window_pattern(values["sliding_window_pattern"])
+        if values["sliding_window_pattern"] is not None:
+            writer.add_sliding_window_pattern(values["sliding_window_pattern"])
 
 
 def _converted(family: Family, name: str, tensor: NDArray[np.float32]) -> NDArray[np.float32]:
