@@ -52,7 +52,7 @@ _RATES: dict[str, Metric] = {
     "false_stops": lambda report: report.false_stops,
     "wer": lambda report: report.quality.stt.rate,
     "tts_wer": lambda report: report.quality.tts.rate,
-    "wasted_tokens": lambda report: report.speculation.wasted_token_ratio,
+    "wasted_tokens": lambda report: report.tokens.wasted_ratio,
 }
 
 AT_MOST: Mapping[str, Metric] = {**_LATENCIES, **_STAGES, **_RATES}
@@ -64,6 +64,8 @@ AT_LEAST: Mapping[str, Metric] = {
     "measured": lambda report: report.perceived.n,
     "within_target": lambda report: 1.0 - report.perceived.share(above=report.target_ms),
     "hit_rate": lambda report: report.speculation.hit_rate,
+    "prefix_hit_rate": lambda report: report.tokens.prefix_hit_rate,
+    "acceptance_length": lambda report: report.tokens.acceptance_length,
 }
 """What must not fall below its limit."""
 

@@ -11,9 +11,10 @@ from importlib import resources
 from budgets import charts
 from budgets.compare import Difference, comparison_rows
 from budgets.figures import PERCENTILES, Distribution
+from budgets.html_cards import cards
 from budgets.html_turns import turns_section
 from budgets.report import Report
-from budgets.text import count, ms, percent, plain, rate
+from budgets.text import count, ms, percent, plain
 
 STOP_LIMIT_MS = 300.0
 """A caller who takes the floor should hear the agent stop within this time."""
@@ -34,7 +35,7 @@ def to_html(report: Report, comparison: Sequence[Difference] = (), gates: str = 
         _comparison(comparison),
         _stages(report),
         turns_section(report),
-        f'<div class="cards">{_turn_taking(report)}{_speculation(report)}{_quality(report)}</div>',
+        cards(report),
         _trouble(report),
         _config(report),
     ]
@@ -210,60 +211,6 @@ def _stages(report: Report) -> str:
         "sound and events differ by.</p>"
         f'<div class="scroll"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(body)}</tbody></table></div></section>"
-    )
-
-
-def _card(title: str, rows: Iterable[tuple[str, str]]) -> str:
-    items = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in rows)
-    return f"<section><h3>{title}</h3><dl>{items}</dl></section>"
-
-
-def _turn_taking(report: Report) -> str:
-    stops = report.stops
-    return _card(
-        "Turn taking",
-        [
-            ("turns", str(len(report.turns))),
-            ("audible cut-offs", str(report.audible_cutoffs)),
-            ("silent false eagers", str(report.silent_false_eagers)),
-            ("missed", str(report.missed)),
-            ("reopened", str(report.reopened)),
-            ("barge-ins measured", str(stops.n)),
-            ("stop p50, ms", ms(stops.percentile(50))),
-            ("stop p95, ms", ms(stops.percentile(95))),
-            ("false stops", str(report.false_stops)),
-            ("backchannels ignored", str(report.backchannels_ignored)),
-        ],
-    )
-
-
-def _speculation(report: Report) -> str:
-    found = report.speculation
-    length = found.draft_acceptance_length
-    return _card(
-        "Starting early",
-        [
-            ("eager turns", str(found.eager_turns)),
-            ("hit rate", percent(found.hit_rate)),
-            ("saved p50, ms", ms(found.saved.percentile(50))),
-            ("wasted tokens", percent(found.wasted_token_ratio)),
-            ("prefix hit rate", percent(found.prefix_hit_rate)),
-            ("draft acceptance length", "&ndash;" if math.isnan(length) else f"{length:.2f}"),
-        ],
-    )
-
-
-def _quality(report: Report) -> str:
-    found = report.quality
-    return _card(
-        "Quality",
-        [
-            ("word error rate, STT", rate(found.stt.rate)),
-            ("word error rate, TTS read back", rate(found.tts.rate)),
-            ("low-confidence turns", str(found.low_confidence_turns)),
-            ("words generated", f"{found.words_generated:,}"),
-            ("words heard", f"{found.words_heard:,}"),
-        ],
     )
 
 

@@ -18,6 +18,7 @@ from budgets.perceived import Detectors, Gap
 from budgets.plan import BudgetPlan
 from budgets.quality import ListenBack, Quality
 from budgets.recording import find_sessions, load
+from budgets.tokens import Tokens
 from budgets.why import why_slow
 from voicepipe import events as ev
 
@@ -58,6 +59,7 @@ class TurnRow:
     gap: Gap | None
     cut_off: bool
     why_slow: str
+    tokens: Tokens
 
     def to_json(self) -> dict[str, object]:
         ledger = self.ledger
@@ -73,6 +75,7 @@ class TurnRow:
             "eager": ledger.eager,
             "cut_off": self.cut_off,
             "why_slow": self.why_slow,
+            "tokens": self.tokens.to_json(),
         }
 
 
@@ -117,9 +120,6 @@ class Speculation:
     eager_turns: int
     hit_rate: float
     saved: Distribution
-    wasted_token_ratio: float
-    draft_acceptance_length: float
-    prefix_hit_rate: float
 
 
 @dataclass(frozen=True)
@@ -137,12 +137,15 @@ class Report:
     def turns(self) -> list[TurnRow]:
         rows = []
         for account in self.accounts:
+            finished = [e for e in account.events if isinstance(e, ev.TurnFinished)]
+            tokens = {e.turn: Tokens.of([e]) for e in finished}
             mishaps = [e for e in account.events if isinstance(e, ev.Fault | ev.Degraded)]
             for ledger in account.ledgers:
                 gap = account.gaps.get(ledger.turn)
                 cut_off = ledger.turn in account.cut_off
                 why = why_slow(ledger, self.plan, mishaps)
-                rows.append(TurnRow(account.name, ledger, gap, cut_off, why))
+                took = tokens.get(ledger.turn, Tokens())
+                rows.append(TurnRow(account.name, ledger, gap, cut_off, why, took))
         return rows
 
     @cached_property
@@ -217,37 +220,18 @@ class Report:
 
     @cached_property
     def speculation(self) -> Speculation:
-        finished = [e for e in self._events if isinstance(e, ev.TurnFinished)]
-        tokens = sum(e.generated_tokens for e in finished)
-        drafting = [e for e in finished if e.drafted_tokens]
-        emitted = sum(e.generated_tokens for e in drafting)
-        accepted = sum(e.accepted_tokens for e in drafting)
         n_eager = sum(isinstance(e, ev.TurnStarted) and e.held for e in self._events)
         eager = [row.ledger for row in self.turns if row.ledger.eager]
         return Speculation(
             eager_turns=n_eager,
             hit_rate=ratio(len(eager), n_eager),
             saved=Distribution.of(ledger.saved_ms for ledger in eager),
-            wasted_token_ratio=ratio(self._wasted_tokens, tokens),
-            # each model step emits the drafted tokens that were right and one of its own
-            draft_acceptance_length=ratio(emitted, emitted - accepted),
-            prefix_hit_rate=ratio(
-                sum(e.cached_tokens for e in finished), sum(e.prompt_tokens for e in finished)
-            ),
         )
 
-    @property
-    def _wasted_tokens(self) -> int:
-        """Tokens of replies that were prepared and never wanted."""
-        wasted = 0
-        for account in self.accounts:
-            wanted = {ledger.turn for ledger in account.ledgers}
-            wasted += sum(
-                event.generated_tokens
-                for event in account.events
-                if isinstance(event, ev.TurnFinished) and event.turn not in wanted
-            )
-        return wasted
+    @cached_property
+    def tokens(self) -> Tokens:
+        """Of all replies, wanted or not."""
+        return Tokens.of(e for e in self._events if isinstance(e, ev.TurnFinished))
 
     @cached_property
     def stops(self) -> Distribution:

@@ -40,6 +40,7 @@ def to_json(report: Report) -> dict[str, object]:
             "reopened": report.reopened,
         },
         "speculation": _speculation(report),
+        "tokens": report.tokens.to_json(),
         "barge_in": {
             "n": report.stops.n,
             "stop_p50": tenths(report.stops.percentile(50)),
@@ -107,9 +108,9 @@ def _speculation(report: Report) -> dict[str, object]:
         "eager_turns": found.eager_turns,
         "hit_rate": share(found.hit_rate),
         "saved_p50": tenths(found.saved.percentile(50)),
-        "wasted_token_ratio": share(found.wasted_token_ratio),
-        "draft_acceptance_length": share(found.draft_acceptance_length),
-        "prefix_hit_rate": share(found.prefix_hit_rate),
+        "wasted_token_ratio": share(report.tokens.wasted_ratio),
+        "draft_acceptance_length": share(report.tokens.acceptance_length),
+        "prefix_hit_rate": share(report.tokens.prefix_hit_rate),
     }
 
 

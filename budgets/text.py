@@ -49,6 +49,10 @@ def rate(value: float) -> str:
     return "-" if math.isnan(value) else f"{value * 100:.1f} %"
 
 
+def number(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.2f}"
+
+
 def count(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
@@ -123,7 +127,7 @@ def _work(took: Distribution, hidden: Distribution) -> tuple[str, str]:
 
 def _behaviour(report: Report) -> str:
     turns = len(report.turns)
-    found = report.speculation
+    found, tokens = report.speculation, report.tokens
     stops, quality = report.stops, report.quality
     lines = [
         (
@@ -141,10 +145,13 @@ def _behaviour(report: Report) -> str:
         (
             "speculation",
             f"{count(found.eager_turns, 'eager turn')}, hit rate {percent(found.hit_rate)}, "
-            f"saved p50 {ms(found.saved.percentile(50))} ms, "
-            f"wasted tokens {percent(found.wasted_token_ratio)}, "
-            f"prefix hits {percent(found.prefix_hit_rate)}, "
-            f"acceptance length {_number(found.draft_acceptance_length)}",
+            f"saved p50 {ms(found.saved.percentile(50))} ms",
+        ),
+        (
+            "tokens",
+            f"{tokens.prompt:,} prompt ({percent(tokens.prefix_hit_rate)} cached), "
+            f"{tokens.generated:,} generated ({percent(tokens.wasted_ratio)} wasted), "
+            f"{tokens.drafted:,} drafted (acceptance length {number(tokens.acceptance_length)})",
         ),
         (
             "quality",
@@ -188,7 +195,3 @@ def _listed(title: str, lines: Sequence[str]) -> str:
 def _wrapped(head: str, text: str) -> str:
     """Lines that go on below their own beginning."""
     return fill(text, WIDTH, initial_indent=head, subsequent_indent=" " * max(4, len(head)))
-
-
-def _number(value: float) -> str:
-    return "-" if math.isnan(value) else f"{value:.2f}"

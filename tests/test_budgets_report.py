@@ -18,6 +18,7 @@ from budgets.html_turns import MAX_TURNS
 from budgets.report import Report, build_report
 from budgets.report_json import dumps
 from budgets.text import to_text
+from budgets.tokens import Tokens
 from tests.budget_sessions import LOUDNESS, Composer, Exchange, compose
 from voicepipe import events as ev
 from voicepipe.errors import ComponentError, UsageError
@@ -89,13 +90,34 @@ def test_what_speculation_costs_and_saves(mixed: Path) -> None:
     assert found.eager_turns == 2
     assert found.hit_rate == 0.5
     assert found.saved.values == pytest.approx([120], abs=1)
-    assert found.wasted_token_ratio == pytest.approx(10 / 50)
-    assert found.draft_acceptance_length == pytest.approx(10 / 8)
-    assert found.prefix_hit_rate == pytest.approx(120 / 200)
+
+
+def test_what_the_language_model_was_given_and_made(mixed: Path) -> None:
+    report = report_of(mixed)
+    assert report.tokens == Tokens(
+        prompt=200, cached=120, generated=50, wasted=10, drafted=4, accepted=2, verify_steps=8
+    )
+    speculation = as_json(report)["speculation"]
+    assert speculation["wasted_token_ratio"] == pytest.approx(10 / 50)
+    assert speculation["draft_acceptance_length"] == pytest.approx(10 / 8)
+    assert speculation["prefix_hit_rate"] == pytest.approx(120 / 200)
+    assert as_json(report)["turns"][0]["tokens"] == {
+        "prompt": 40, "cached": 30, "generated": 10, "wasted": 0,
+        "drafted": 0, "accepted": 0, "verify_steps": 0,
+    }  # fmt: skip
+    text = " ".join(to_text(report).split())
+    assert "200 prompt (60 % cached), 50 generated (20 % wasted)" in text
+    assert "4 drafted (acceptance length 1.25)" in text
+    page = Page()
+    page.feed(to_html(report))
+    assert "prefix hit rate60 %" in page.text
+    assert "wasted tokens20 %" in page.text
+    assert "acceptance length1.25" in page.text
 
 
 PERCENTILES = {"n", "p50", "p90", "p95", "p99"}
 LATENCY = {*PERCENTILES, "mean", "within_target"}
+TOKENS = {"prompt", "cached", "generated", "wasted", "drafted", "accepted", "verify_steps"}
 SCHEMA: dict[str, set[str] | None] = {
     "schema": None,
     "target_ms": None,
@@ -116,6 +138,7 @@ SCHEMA: dict[str, set[str] | None] = {
         "draft_acceptance_length",
         "prefix_hit_rate",
     },
+    "tokens": TOKENS,
     "barge_in": {"n", "stop_p50", "stop_p95", "false_stops", "backchannels_ignored"},
     "quality": {"wer", "low_confidence_turns", "words_generated", "words_heard", "tts_wer"},
     "degradations": {"stage", "what", "n", "saved_p50"},
@@ -134,6 +157,7 @@ SCHEMA: dict[str, set[str] | None] = {
         "eager",
         "cut_off",
         "why_slow",
+        "tokens",
     },
     "config": None,
 }

@@ -209,7 +209,8 @@ class TurnFinished(Event):
 
     `heard_text` is the exact prefix of `text` (all that was generated) whose sound was played.
     Token counts are the language model's own: `prompt_tokens` of which `cached_tokens` needed no
-    computing; `drafted_tokens` of which `accepted_tokens` were right (speculation).
+    computing; `drafted_tokens` of which `accepted_tokens` were right (speculation), as
+    `verify_steps` model steps found.
     `stop_ms` is, for an interrupted turn, from the caller's first voiced sample to the last
     sample of the agent's that was heard; otherwise nan.
     """
@@ -225,6 +226,7 @@ class TurnFinished(Event):
     generated_tokens: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    verify_steps: int = 0
     stop_ms: float = math.nan
 
 

@@ -53,6 +53,8 @@ class ReplyStats:
     generated_tokens: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    verify_steps: int = 0
+    """Model steps that checked drafts."""
 
 
 class Reply(Protocol):
