@@ -1,15 +1,13 @@
-"""The stream of a chat completion: bytes to lines to meaning, and what of it is to be heard."""
+"""The stream of a chat completion: bytes to lines to meaning."""
 
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.llm.channels import SpokenText
 from stages.llm.sse import MAX_LINE_BYTES, BadStream, Chunk, Lines, parse_line
 
 
@@ -101,55 +99,3 @@ def test_a_deeply_nested_event_is_refused() -> None:
 )
 def test_usage_is_what_the_endpoint_really_says(usage: object, expected: Chunk) -> None:
     assert parse_line("data: " + json.dumps(usage)) == expected
-
-
-texts = st.lists(
-    st.sampled_from(
-        ["<think>", "</think>", "<tool_call>", "</tool_call>", "<th", "ink>", "a", " \n"]
-    )
-).map("".join)
-
-
-def spoken(text: str) -> str:
-    """The same in one regular expression."""
-    elements = (
-        r"<(think|thinking|tool_call)>(?:.*?</\1>(?:\s|(?=<(?:think|thinking|tool_call)>))*|.*)"
-    )
-    return re.sub(elements, "", text, flags=re.DOTALL)
-
-
-@given(texts, st.data())
-@settings(max_examples=60)
-def test_what_is_spoken_does_not_depend_on_the_pieces_it_comes_in(
-    text: str, data: st.DataObject
-) -> None:
-    stream = SpokenText()
-    found = [stream.feed(text[piece]) for piece in in_pieces(data, len(text))]
-    assert "".join([*found, stream.finish()]) == spoken(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("Hello.", "Hello."),
-        ("<think>\n\n</think>\n\nHello.", "Hello."),
-        ("One <think>two</think> three", "One three"),
-        ("<think>for ever", ""),
-        ('<tool_call>{"name": "f"}</tool_call>', ""),
-        ("2 < 3 and <b>", "2 < 3 and <b>"),
-        ("ends with <thi", "ends with <thi"),
-    ],
-)
-def test_thinking_and_tool_calls_in_the_text_are_not_spoken(text: str, expected: str) -> None:
-    stream = SpokenText()
-    assert "".join(stream.feed(c) for c in text) + stream.finish() == expected
-
-
-def test_nothing_is_held_back_that_cannot_be_a_tag() -> None:
-    stream = SpokenText()
-    assert [stream.feed(piece) for piece in ("He", "llo <", "3 <th", "e")] == [
-        "He",
-        "llo ",
-        "<3 ",
-        "<the",
-    ]

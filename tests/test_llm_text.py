@@ -4,7 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stages.llm.gguf_file import GgufFile
+from stages.llm.gguf_tokenizer import gguf_tokenizer
 from stages.llm.text import TextStream, ends_sentence
+from tests import llm_tiny
 
 
 def streamed(pieces: list[bytes], stops: list[str]) -> tuple[list[str], TextStream]:
@@ -40,6 +43,13 @@ def test_deltas_concatenate_to_the_text_in_front_of_the_first_stop(
 def test_bytes_that_are_no_utf8_decode_as_in_one_piece(data: st.DataObject, raw: bytes) -> None:
     deltas, _ = streamed(data.draw(pieces_of(raw)), [])
     assert "".join(deltas) == raw.decode("utf-8", errors="replace")
+
+
+@given(st.lists(st.integers(0, len(llm_tiny.vocabulary()) - 1), max_size=40))
+def test_deltas_concatenate_to_what_all_ids_decode_to(ids: list[int]) -> None:
+    tokenizer = gguf_tokenizer(GgufFile(llm_tiny.model_file()))
+    deltas, _ = streamed([tokenizer.bytes_of[n] for n in ids], [])
+    assert "".join(deltas) == tokenizer.decode(ids)
 
 
 @given(st.data(), st.text("abc", max_size=30), st.lists(st.text("abc", min_size=1, max_size=4)))
