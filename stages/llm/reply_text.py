@@ -1,0 +1,68 @@
+"""From a reply's tokens to its text, and where it ends."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from stages.llm.text import TextStream, ends_sentence
+from stages.llm.tokenizer import Tokenizer
+from voicepipe.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyLength:
+    """When a reply ends if the model does not end it: at the first sentence end after
+    `soft_tokens`, at the latest after `max_tokens`, or in front of one of `stops`."""
+
+    soft_tokens: int = 24
+    max_tokens: int = 60
+    stops: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise UsageError(f"max_tokens is {self.max_tokens}: a reply needs at least 1 token")
+
+
+class ReplyText:
+    """The text of one reply while its tokens come."""
+
+    def __init__(self, tokenizer: Tokenizer, length: ReplyLength) -> None:
+        self._tokenizer = tokenizer
+        self._length = length
+        self._stream = TextStream(length.stops)
+        self._text = ""
+        self.ids: list[int] = []
+        """The tokens that are part of the reply."""
+        self.deltas: deque[str] = deque()
+        """Never empty ones."""
+
+    @property
+    def n_left(self) -> int:
+        """How many tokens may still come."""
+        return self._length.max_tokens - len(self.ids)
+
+    def take(self, token: int) -> bool:
+        """The next token; whether more are wanted."""
+        if self._ends_before(token):
+            self._put(self._stream.finish())
+            return False
+        self.ids.append(token)
+        self._put(self._stream.feed(self._tokenizer.bytes_of[token]))
+        if self._stream.stopped or self.n_left == 0:
+            self._put(self._stream.finish())
+            return False
+        return True
+
+    def _ends_before(self, token: int) -> bool:
+        tokenizer = self._tokenizer
+        if token in tokenizer.eos_ids or token in tokenizer.control_ids:
+            return True
+        long_enough = len(self.ids) >= self._length.soft_tokens
+        starts_anew = tokenizer.bytes_of[token][:1].isspace()
+        return long_enough and starts_anew and ends_sentence(self._text)
+
+    def _put(self, delta: str) -> None:
+        if delta:
+            self._text += delta
+            self.deltas.append(delta)

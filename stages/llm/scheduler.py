@@ -1,0 +1,225 @@
+"""Decides what each step of the model computes, over all conversations, and computes it.
+
+Every running decode advances in every step; what else fits into the inter-token time is given to
+prompts, the most urgent first, in chunks. Knows no clock, no loop and no thread: the engine calls
+`step` on its thread and everything else between two steps.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from stages.llm.drafts import NOTHING, Proposal
+from stages.llm.generation import Generation, Priority, Trunk
+from stages.llm.kv_pool import BlockPool, OutOfBlocks
+from stages.llm.kv_pool import Sequence as KvSequence
+from stages.llm.rows import Rows
+from stages.llm.speculation import Costs
+from voicepipe.errors import ComponentError
+
+CHUNKS = (128, 64, 32, 16, 8, 4)
+"""Tokens of prompts computed in one step: the most that keep within the time a step may take."""
+
+MAX_STEP_S = 0.06
+"""What a running reply waits for its next token at most; also what a new turn has to wait for."""
+
+AHEAD_COST = 1.5
+"""What may never be needed may lengthen a running reply's step by half."""
+
+
+class StepModel(Protocol):
+    """A model with the store of its attention state."""
+
+    def step(self, batch: Sequence[Rows]) -> torch.Tensor:
+        """Compute `batch`; logits [sum of n_logits, vocabulary], in order. Blocking."""
+        ...
+
+    def costs(self) -> Costs: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One conversation's share of a step."""
+
+    owner: Generation | Trunk
+    rows: Rows
+    proposal: Proposal = NOTHING
+
+
+class Scheduler:
+    """The jobs of one model. Not thread-safe: see the module."""
+
+    def __init__(self, model: StepModel, pool: BlockPool) -> None:
+        self._model = model
+        self._pool = pool
+        self._trunks: list[Trunk] = []
+        self._generations: list[tuple[Generation, Trunk]] = []
+        self.n_steps = 0
+        self.n_rows = 0
+
+    def add_trunk(self, trunk: Trunk) -> None:
+        self._trunks.append(trunk)
+
+    def remove_trunk(self, trunk: Trunk) -> None:
+        self._trunks.remove(trunk)
+        trunk.sequence.release()
+
+    def submit(self, generation: Generation, trunk: Trunk) -> None:
+        """Generate; the generation is `over` when it has ended or failed."""
+        trunk.last_used = self.n_steps
+        self._generations.append((generation, trunk))
+
+    def close(self, generation: Generation) -> None:
+        """No step is taken for it any more; its blocks go to its conversation, or are free."""
+        for entry in self._generations:
+            if entry[0] is generation:
+                self._generations.remove(entry)
+                generation.close(entry[1])
+                return
+
+    def step(self) -> None:
+        """Compute what is most urgent; nothing when there is nothing to do."""
+        parts = self._plan()
+        if not parts:
+            return
+        self.n_steps += 1
+        self.n_rows += sum(len(part.rows.ids) for part in parts)
+        try:
+            logits = self._model.step([part.rows for part in parts])
+            self._deliver(parts, logits)
+        except Exception as error:  # noqa: BLE001 - raised again where each reply is read
+            for part in parts:
+                _fail(part, error)
+
+    def _deliver(self, parts: Sequence[_Part], logits: torch.Tensor) -> None:
+        at = 0
+        for part in parts:
+            n = part.rows.n_logits
+            if n and isinstance(part.owner, Generation):
+                part.owner.take(logits[at : at + n], part.proposal)
+            assert part.owner.sequence is not None
+            part.owner.sequence.commit()
+            at += n
+
+    def _plan(self) -> list[_Part]:
+        running = [entry for entry in self._generations if not entry[0].over]
+        parts: list[_Part] = []
+        n_rows = 0
+        for generation, _ in running:
+            if generation.is_decoding and (part := self._decode(generation, n_rows)):
+                parts.append(part)
+                n_rows += len(part.rows.ids)
+        waiting = [entry for entry in running if not entry[0].is_decoding]
+        urgent = min((generation.priority for generation, _ in waiting), default=Priority.AHEAD)
+        room = self._room(n_rows, urgent)
+        for generation, trunk in waiting:
+            if (
+                room > 0
+                and generation.priority == urgent
+                and (part := self._prefill(generation, trunk, room, n_rows))
+            ):
+                parts.append(part)
+                n_rows += len(part.rows.ids)
+                room -= len(part.rows.ids)
+        if urgent == Priority.AHEAD:
+            parts += self._ahead(room)
+        return parts
+
+    def _room(self, n_rows: int, priority: Priority) -> int:
+        """Tokens of prompts that fit into a step beside `n_rows` of running replies."""
+        costs = self._model.costs()
+        limit_s = MAX_STEP_S
+        if n_rows and priority == Priority.AHEAD:
+            limit_s = min(limit_s, AHEAD_COST * costs.of(n_rows))
+        return next((n for n in CHUNKS if costs.of(n_rows + n) <= limit_s), CHUNKS[-1])
+
+    def _decode(self, generation: Generation, n_rows: int) -> _Part | None:
+        proposal = generation.proposal(self._model.costs(), n_rows)
+        ids = [*generation.missing(), *proposal.ids]
+        return self._part(generation, ids, 1 + len(proposal), proposal)
+
+    def _prefill(
+        self, generation: Generation, trunk: Trunk, room: int, n_rows: int
+    ) -> _Part | None:
+        if generation.sequence is None:
+            generation.begin(trunk, self._pool)
+        missing = generation.missing()
+        if len(missing) > room:
+            return self._part(generation, missing[:room], 0)
+        proposal = generation.proposal(self._model.costs(), n_rows + len(missing) - 1)
+        return self._part(generation, [*missing, *proposal.ids], 1 + len(proposal), proposal)
+
+    def _ahead(self, room: int) -> list[_Part]:
+        """Work on what conversations will probably need."""
+        parts = []
+        for trunk in self._trunks:
+            if room <= 0:
+                break
+            if trunk.is_ready:
+                continue
+            trunk.align()
+            missing = trunk.missing()[:room]
+            if missing and (part := self._part(trunk, missing, 0)):
+                parts.append(part)
+                room -= len(missing)
+        return parts
+
+    def _part(
+        self,
+        owner: Generation | Trunk,
+        ids: Sequence[int],
+        n_logits: int,
+        proposal: Proposal = NOTHING,
+    ) -> _Part | None:
+        """The rows for `ids`, with room for them in the cache; None when there is none."""
+        assert owner.sequence is not None
+        position = len(owner.sequence.ids)
+        slots = self._reserve(owner, owner.sequence, ids)
+        if slots is None:
+            return None
+        rows = Rows(ids, position, slots, owner.sequence.runs(), n_logits)
+        return _Part(owner, rows, proposal)
+
+    def _reserve(
+        self, owner: Generation | Trunk, sequence: KvSequence, ids: Sequence[int]
+    ) -> list[int] | None:
+        idle = sorted(self._trunks, key=lambda trunk: trunk.last_used)
+        victims = [trunk for trunk in idle if trunk is not owner and trunk.sequence.ids]
+        for victim in itertools.chain([None], victims):
+            if victim is not None:
+                self._give_up(victim)
+            try:
+                return sequence.append(ids)
+            except OutOfBlocks:
+                if isinstance(owner, Trunk):
+                    owner.target = list(sequence.ids)  # what it prepares is not worth others' state
+                    return None
+        if isinstance(owner, Generation):
+            owner.fail(
+                ComponentError(
+                    f"language model: its cache of {self._pool.n_blocks} blocks is full: raise "
+                    "kv_tokens or serve fewer sessions"
+                )
+            )
+        return None
+
+    def _give_up(self, trunk: Trunk) -> None:
+        """What an idle conversation has ready is computed again when it is needed."""
+        trunk.replace(self._pool.new_sequence())
+        trunk.target = []
+
+
+def _fail(part: _Part, error: Exception) -> None:
+    """Nothing was computed for the part."""
+    owner = part.owner
+    assert owner.sequence is not None
+    owner.sequence.truncate(part.rows.position)
+    if isinstance(owner, Generation):
+        owner.fail(error)
+    else:
+        owner.error = error
