@@ -81,7 +81,7 @@ class SafetensorsWeights:
                 f"model folder {self._folder}: tensor {stored} has type {kind}, which is not "
                 f"supported: use a model in {', '.join(FLOATS)}"
             )
-        tensor: torch.Tensor = file.get_tensor(stored).float()
+        tensor: torch.Tensor = file.get_tensor(stored).to(torch.float32, copy=True)
         if self.config.family == "gemma3" and name.endswith("norm.weight"):
             return tensor + 1.0  # Gemma stores gains around 0
         return tensor
@@ -97,17 +97,17 @@ class SafetensorsWeights:
                     self._places["output.weight"] = file, name
                 continue
             canonical = canonical_name(self.config.family, name.removeprefix(prefix))
-            self._places[canonical] = file, name
+            self._places[canonical or name] = file, name
 
 
-def canonical_name(family: Family, name: str) -> str:
+def canonical_name(family: Family, name: str) -> str | None:
     """The GGUF name of a tensor that the checkpoint calls `name`, without the decoder's prefix;
-    `name` itself when it has none."""
+    None when it has none."""
     parts = name.split(".", 2)
     if parts[0] != "layers" or len(parts) < 3:
-        return OUTER.get(name, name)
+        return OUTER.get(name)
     of_layer: Mapping[str, str] = GEMMA3_LAYER if family == "gemma3" else LAYER
-    return f"blk.{parts[1]}.{of_layer[parts[2]]}" if parts[2] in of_layer else name
+    return f"blk.{parts[1]}.{of_layer[parts[2]]}" if parts[2] in of_layer else None
 
 
 def _paths(folder: Path) -> list[Path]:
@@ -116,13 +116,13 @@ def _paths(folder: Path) -> list[Path]:
     if single.exists() or not index.exists():
         return [single]
     places = read_json(index).get("weight_map")
-    names = set(places.values()) if isinstance(places, Mapping) else set()
+    names = list(places.values()) if isinstance(places, Mapping) else []
     if not names or not all(isinstance(name, str) and Path(name).name == name for name in names):
         raise ComponentError(
             f"model file {index}: its weight_map names no files of this folder: fetch the model "
             "again"
         )
-    return [folder / name for name in sorted(names)]
+    return [folder / name for name in sorted(set(names))]
 
 
 def _opened(path: Path) -> safe_open:
