@@ -15,7 +15,7 @@ demo: models
 	$(BIN)/voicepipe demo --out $(OUT)
 
 test: $(VENV)/.installed-dev models
-	$(BIN)/voicepipe models fetch kokoro-82m english-lexicon
+	$(BIN)/voicepipe models fetch kokoro-82m
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/.installed-dev
@@ -58,7 +58,7 @@ $(BIN)/python:
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing into $(VENV); torch alone is large, so the first time takes some minutes."
-	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[piper]'
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e .
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/.installed

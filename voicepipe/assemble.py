@@ -43,6 +43,7 @@ from voicepipe.session import Session, SessionConfig, Stages
 T = TypeVar("T")
 
 _SILERO = "silero-vad"
+_LEXICON = "english-lexicon"
 
 
 class Agent:
@@ -205,6 +206,8 @@ def _model_names(config: AgentConfig) -> list[str]:
     names = set()
     for uri in (config.stt, config.llm, config.tts, config.turn):
         scheme, _, name = uri.partition(":")
+        if scheme == "kokoro" or (scheme == "piper" and Path(name).name.startswith("en")):
+            names.add(_LEXICON)
         if scheme == "kokoro":
             names.add("kokoro-82m")
         elif scheme in prefixes and os.sep not in name:

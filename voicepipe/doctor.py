@@ -102,8 +102,9 @@ def package_findings(
         else:
             good.append(f"{requirement.name} {version}")
     if version_of("piper-tts") is None:
-        advice = "pip install 'voicepipe[piper]' (GPL-3.0), or choose another voice with --tts"
-        findings.append(Finding("piper-tts", "poor", "not installed: no Piper voices", advice))
+        text = "not installed; only Piper voices of other languages than English need it"
+        advice = "for those: pip install 'voicepipe[piper]' (GPL-3.0)"
+        findings.append(Finding("piper-tts", "ok", text, advice))
     return [Finding("packages", "ok", ", ".join(good) or "none"), *findings]
 
 

