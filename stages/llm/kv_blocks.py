@@ -180,10 +180,10 @@ class Blocks:
 
     def forget(self, block: Block) -> None:
         """Make a block that one sequence ends with writable again; what followed it is lost."""
-        following = list(block.children.values())
-        while following:
-            child = following.pop()
-            following += child.children.values()
+        branch = [block]
+        for known in branch:
+            branch += known.children.values()
+        for child in reversed(branch[1:]):
             del self._idle[child.index]
             _unlink(child)
             self._free(child)
@@ -246,6 +246,6 @@ class Blocks:
 
 def _unlink(block: Block) -> None:
     assert block.parent is not None
+    assert not block.children
     del block.parent.children[block.ids]
     block.parent, block.ids, block.key = None, (), b""
-    block.children.clear()
