@@ -50,7 +50,11 @@ def _vocabulary(
     file: GgufFile, tokens: Sequence[str], kinds: Sequence[int], *, is_pieces: bool
 ) -> Vocabulary:
     control = frozenset(n for n, kind in enumerate(kinds) if kind in NO_TEXT)
-    special = {tokens[n]: n for n, kind in enumerate(kinds) if kind in (CONTROL, USER_DEFINED)}
+    special = {
+        tokens[n]: n
+        for n, kind in enumerate(kinds)
+        if kind in (CONTROL, USER_DEFINED) and not is_blank(tokens[n])
+    }
     bytes_of = piece_bytes(tokens) if is_pieces else token_bytes(tokens)
     for token, n in special.items():
         bytes_of[n] = token.encode("utf-8", errors="surrogateescape")
@@ -62,7 +66,7 @@ def _vocabulary(
     return Vocabulary(
         tokens=tokens,
         bytes_of=bytes_of,
-        special={token: n for token, n in special.items() if not is_blank(token)},
+        special=special,
         control_ids=control,
         bos_id=_token_id(file, "bos", tokens),
         eos_id=_token_id(file, "eos", tokens),

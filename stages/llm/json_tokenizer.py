@@ -98,7 +98,8 @@ class _Parts:
         if isinstance(unknown, str) and unknown in self._ids:
             self._control.add(self._ids[unknown])
         self._control |= {n for n, token in enumerate(self._tokens) if not token}
-        for token, n in self._added.items():
+        special = {token: n for token, n in self._added.items() if not is_blank(token)}
+        for token, n in special.items():
             bytes_of[n] = token.encode("utf-8", errors="replace")
         for n in self._control:
             bytes_of[n] = b""
@@ -109,7 +110,7 @@ class _Parts:
         return Vocabulary(
             tokens=self._tokens,
             bytes_of=bytes_of,
-            special={token: n for token, n in self._added.items() if not is_blank(token)},
+            special=special,
             control_ids=frozenset(self._control),
             bos_id=bos_id,
             eos_id=eos_id,
