@@ -119,32 +119,34 @@ class SuffixAutomaton:
 
 class SuffixCursor:
     """Where one reply stands in an automaton: at the longest suffix of its text that is known.
-    Stays right while texts are added."""
+
+    Looks nothing up before it is asked; stays right while texts are added.
+    """
 
     def __init__(self, automaton: SuffixAutomaton) -> None:
         self._automaton = automaton
         self._state = ROOT
-        self.n_matched = 0
+        self._n_matched = 0
+        self._ahead: list[int] = []
+        """Text that was not looked up yet."""
+
+    @property
+    def n_matched(self) -> int:
         """Length of that suffix in tokens."""
+        self._settle()
+        return self._n_matched
 
     def follow(self, ids: Sequence[int]) -> None:
         """The reply's text (or the prompt in front of it) went on with `ids`."""
-        automaton = self._automaton
-        for token in ids:
-            state = self._settled()
-            while state >= 0 and token not in automaton.following[state]:
-                state = automaton.link[state]
-                self.n_matched = automaton.length[state] if state >= 0 else -1
-            self._state = automaton.following[state][token] if state >= 0 else ROOT
-            self.n_matched += 1
+        self._ahead += ids
 
     def propose(self, n: int) -> tuple[list[int], int]:
         """Up to `n` tokens, the most frequent continuation as far as it is likely, and how many
         tokens in front of it were known; none where nothing ever followed the text so far."""
-        automaton, state = self._automaton, self._settled()
+        automaton, state = self._automaton, self._settle()
         while state != ROOT and automaton.likeliest[state] < 0:
             state = automaton.link[state]
-        n_known = min(self.n_matched, automaton.length[state])
+        n_known = min(self._n_matched, automaton.length[state])
         ids: list[int] = []
         confidence = 1.0
         while state != ROOT and len(ids) < n and automaton.likeliest[state] >= 0:
@@ -157,10 +159,25 @@ class SuffixCursor:
             state = following
         return ids, n_known
 
-    def _settled(self) -> int:
+    def _settle(self) -> int:
+        """The state of all of the text, looked up where that is still to be done."""
+        for token in self._ahead:
+            self._step(token)
+        self._ahead.clear()
+        return self._shortest()
+
+    def _step(self, token: int) -> None:
+        automaton, state = self._automaton, self._shortest()
+        while state >= 0 and token not in automaton.following[state]:
+            state = automaton.link[state]
+            self._n_matched = automaton.length[state] if state >= 0 else -1
+        self._state = automaton.following[state][token] if state >= 0 else ROOT
+        self._n_matched += 1
+
+    def _shortest(self) -> int:
         """The state of the match, which a clone made since may have taken over."""
         automaton = self._automaton
-        while self._state and automaton.length[automaton.link[self._state]] >= self.n_matched:
+        while self._state and automaton.length[automaton.link[self._state]] >= self._n_matched:
             self._state = automaton.link[self._state]
         return self._state
 
