@@ -71,6 +71,7 @@ class Endpoint:
         self.url = ""
         self._answer = answer
         self._open: set[asyncio.StreamWriter] = set()
+        self._all_closed = asyncio.Event()
 
     @property
     def n_open(self) -> int:
@@ -81,9 +82,14 @@ class Endpoint:
         for writer in self._open:
             writer.transport.abort()
 
+    async def wait_closed(self) -> None:
+        if self._open:
+            await self._all_closed.wait()
+
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.n_connections += 1
         self._open.add(writer)
+        self._all_closed.clear()
         try:
             n_before = 0
             while await self._exchange(reader, writer, n_before):
@@ -92,6 +98,8 @@ class Endpoint:
             self.hung_up.set()
         finally:
             self._open.discard(writer)
+            if not self._open:
+                self._all_closed.set()
             writer.close()
 
     async def _exchange(
@@ -228,3 +236,4 @@ async def serving(
     finally:
         server.close()
         endpoint.kill()
+        await endpoint.wait_closed()
