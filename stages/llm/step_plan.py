@@ -1,0 +1,167 @@
+"""What a step has to do, flattened from ragged rows into the lists that the layers walk.
+
+Pure: from slots and runs to numbers; the layers do the arithmetic.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from voicepipe.errors import UsageError
+
+Runs = Sequence[tuple[int, int]]
+
+MAX_RUNS = 6
+"""A sequence in more pieces than this is gathered into one: two products a piece cost more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Some consecutive tokens of one sequence in a step.
+
+    `ids` are the tokens, the first of them at `position`; `slots` is where their keys and values
+    go. `runs` are (first slot, number of tokens) of all tokens up to and including these, in order
+    of position. Scores are wanted after the last `n_logits` of the rows.
+    """
+
+    ids: Sequence[int]
+    position: int
+    slots: Sequence[int]
+    runs: Runs
+    n_logits: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """What each sequence's rows attend to, in one kind of layer.
+
+    `spans[s]` is [number of rows, first slot, tokens, first slot, tokens, …]. `masks[s]` is added
+    to the scores of the last `masks[s].shape[1]` tokens; [0, 0] for a single row, which sees
+    everything. `gathers[s]` has the slots themselves where there are too many runs, else nothing.
+    """
+
+    spans: list[list[int]]
+    masks: list[torch.Tensor]
+    gathers: list[torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """A step over the rows of all sequences, one after the other."""
+
+    ids: torch.Tensor
+    position: int
+    """Of the first row where the rows are consecutive, else -1: see `positions`."""
+    positions: torch.Tensor
+    first_slot: int
+    """Of the rows where their slots are consecutive, else -1: see `slots`."""
+    slots: torch.Tensor
+    everything: Spans
+    window: Spans
+    """For sliding layers; `everything` itself where none is."""
+    wanted: torch.Tensor
+    """Rows after which scores are wanted, in order."""
+
+
+def plan_step(batch: Sequence[Rows], *, window: int, dtype: torch.dtype) -> StepPlan:
+    """The plan of a step; `window` is that of the model's sliding layers, 0 if it has none.
+
+    Raises UsageError for rows whose numbers do not fit together.
+    """
+    for rows in batch:
+        _check(rows)
+    ids = [token for rows in batch for token in rows.ids]
+    slots = [slot for rows in batch for slot in rows.slots]
+    is_one = len(batch) == 1
+    first_slot = slots[0] if _consecutive(slots) else -1
+    positions = [rows.position + n for rows in batch for n in range(len(rows.ids))]
+    everything = _spans(batch, 0, dtype)
+    beyond = window and any(rows.position + len(rows.ids) > window for rows in batch)
+    return StepPlan(
+        ids=torch.tensor(ids),
+        position=batch[0].position if is_one else -1,
+        positions=torch.tensor(() if is_one else positions, dtype=torch.int64),
+        first_slot=first_slot,
+        slots=torch.tensor(() if first_slot >= 0 else slots, dtype=torch.int64),
+        everything=everything,
+        window=_spans(batch, window, dtype) if beyond else everything,
+        wanted=torch.tensor(_wanted(batch), dtype=torch.int64),
+    )
+
+
+def last_tokens(runs: Runs, n: int) -> list[tuple[int, int]]:
+    """The runs of the last `n` tokens of `runs`."""
+    kept: list[tuple[int, int]] = []
+    for first, length in reversed(runs):
+        if n <= 0:
+            break
+        taken = min(length, n)
+        kept.append((first + length - taken, taken))
+        n -= taken
+    return kept[::-1]
+
+
+@functools.lru_cache(maxsize=512)
+def causal_mask(n_rows: int, n_tokens: int, window: int, dtype: torch.dtype) -> torch.Tensor:
+    """[n_rows, n_tokens]: 0 where row r may see token t, else -inf. The rows are the last of the
+    tokens; each sees itself and what is before, `window` tokens in all if that is not 0."""
+    row = torch.arange(n_tokens - n_rows, n_tokens)[:, None]
+    token = torch.arange(n_tokens)
+    hidden = token > row
+    if window:
+        hidden |= token <= row - window
+    return torch.zeros(n_rows, n_tokens, dtype=dtype).masked_fill_(hidden, float("-inf"))
+
+
+def _spans(batch: Sequence[Rows], window: int, dtype: torch.dtype) -> Spans:
+    spans, masks, gathers = [], [], []
+    for rows in batch:
+        n = len(rows.ids)
+        runs = last_tokens(rows.runs, window + n - 1) if window else rows.runs
+        n_tokens = sum(length for _, length in runs)
+        if n == 1:
+            masks.append(torch.empty(0, 0))
+        elif window and n_tokens > window:
+            masks.append(causal_mask(n, n_tokens, window, dtype))
+        else:
+            masks.append(causal_mask(n, n, 0, dtype))
+        spans.append([n, *(number for run in runs for number in run)])
+        gathered = len(runs) > MAX_RUNS
+        gathers.append(torch.tensor(_slots(runs) if gathered else (), dtype=torch.int64))
+    return Spans(spans, masks, gathers)
+
+
+def _slots(runs: Runs) -> list[int]:
+    return [slot for first, length in runs for slot in range(first, first + length)]
+
+
+def _wanted(batch: Sequence[Rows]) -> list[int]:
+    wanted: list[int] = []
+    end = 0
+    for rows in batch:
+        end += len(rows.ids)
+        wanted += range(end - rows.n_logits, end)
+    return wanted
+
+
+def _consecutive(slots: Sequence[int]) -> bool:
+    return slots[-1] - slots[0] == len(slots) - 1 and all(
+        slot == slots[0] + n for n, slot in enumerate(slots)
+    )
+
+
+def _check(rows: Rows) -> None:
+    n = len(rows.ids)
+    n_tokens = sum(length for _, length in rows.runs)
+    if not n or len(rows.slots) != n or not 0 <= rows.n_logits <= n:
+        raise UsageError(
+            f"a step of {n} tokens with {len(rows.slots)} slots and {rows.n_logits} logits"
+        )
+    if n_tokens != rows.position + n:
+        raise UsageError(
+            f"{n} tokens at position {rows.position} attend to runs of {n_tokens} tokens"
+        )

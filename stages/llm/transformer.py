@@ -1,0 +1,184 @@
+"""A loaded decoder: steps over ragged rows of any number of sequences.
+
+    model = load_model(weights, n_positions=2048)
+    store = model.new_store(n_slots)
+    logits = model.step(store, [Rows(ids, position, slots, runs, n_logits), …])
+
+Blocking; one thread at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+
+from stages.llm.costs import StepCosts, measure
+from stages.llm.decoder_net import DecoderNet
+from stages.llm.kv_store import KvStore
+from stages.llm.linear import int8_engine
+from stages.llm.model_config import ModelConfig
+from stages.llm.prepare import DTYPES, Precision, Preparation
+from stages.llm.step_plan import Rows, plan_step
+from stages.llm.weights import Weights
+from voicepipe.clock import process_time_s
+from voicepipe.errors import UsageError
+
+__all__ = ["KvStore", "Model", "Rows", "load_model"]
+
+log = logging.getLogger(__name__)
+
+N_WARM_UPS = 3
+"""TorchScript profiles the first runs of a shape and compiles at the second."""
+
+WARM_UP_TOKENS = 160
+
+
+class Model:
+    """One model on the CPU. `n_threads` compute steps of several rows, `n_decode_threads` those of
+    a single one: that is too little work to be worth waiting for a second core."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        net: torch.nn.Module,
+        *,
+        n_positions: int,
+        dtype: torch.dtype,
+        n_threads: int = 2,
+        n_decode_threads: int = 1,
+    ) -> None:
+        if min(n_threads, n_decode_threads) < 1:
+            raise UsageError(f"{n_threads} and {n_decode_threads} threads: give at least 1 each")
+        self.config = config
+        self.n_positions = min(n_positions, config.n_context)
+        self._net, self._dtype = net, dtype
+        self._n_threads, self._n_decode_threads = n_threads, n_decode_threads
+        self._window = config.window if any(config.sliding_layers) else 0
+        self._costs: StepCosts | None = None
+
+    def new_store(self, n_slots: int) -> KvStore:
+        """Room for the keys and values of `n_slots` tokens."""
+        return KvStore(self.config, n_slots, self._dtype)
+
+    def step(self, store: KvStore, batch: Sequence[Rows]) -> torch.Tensor:
+        """Compute all rows; afterwards their keys and values are in `store`. Returns the logits
+        asked for, [sum of n_logits, n_vocabulary], in order.
+
+        Raises UsageError for rows that do not fit together or into `n_positions`.
+        """
+        if any(rows.position + len(rows.ids) > self.n_positions for rows in batch):
+            raise UsageError(f"a sequence longer than the {self.n_positions} positions loaded")
+        start_s = process_time_s()
+        n_rows = sum(len(rows.ids) for rows in batch)
+        n_threads = self._n_threads if n_rows > 1 else self._n_decode_threads
+        if torch.get_num_threads() != n_threads:
+            torch.set_num_threads(n_threads)
+        with torch.inference_mode():
+            logits = self._compute(store, batch)
+        if self._costs:
+            self._costs.learn(n_rows, process_time_s() - start_s)
+        return logits
+
+    def costs(self) -> StepCosts:
+        """What steps cost; measured at the first call, and as they are taken after it."""
+        if self._costs is None:
+            self._costs = self._measured()
+        return self._costs
+
+    def warm_up(self) -> None:
+        """Run the shapes that matter until torch has compiled them, and measure them."""
+        self.costs()
+
+    def _compute(self, store: KvStore, batch: Sequence[Rows]) -> torch.Tensor:
+        plan = plan_step(batch, window=self._window, dtype=self._dtype)
+        everything, window = plan.everything, plan.window
+        hidden: torch.Tensor = self._net(
+            store.layers,
+            plan.ids,
+            plan.position,
+            plan.positions,
+            plan.first_slot,
+            plan.slots,
+            everything.spans,
+            everything.masks,
+            everything.gathers,
+            window.spans,
+            window.masks,
+            window.gathers,
+        )
+        if len(plan.wanted) == 0:
+            return torch.empty(0, self.config.n_vocabulary, dtype=self._dtype)
+        if len(plan.wanted) < len(hidden):
+            hidden = hidden.index_select(0, plan.wanted)
+        logits: torch.Tensor = self._net.logits(hidden)  # type: ignore[operator]
+        return logits
+
+    def _measured(self) -> StepCosts:
+        n_tokens = min(WARM_UP_TOKENS, self.n_positions)
+        store = self.new_store(n_tokens)
+
+        def step(n_rows: int) -> None:
+            position = n_tokens - n_rows
+            ids = [n % self.config.n_vocabulary for n in range(n_rows)]
+            slots = range(position, n_tokens)
+            self.step(store, [Rows(ids, position, slots, [(0, n_tokens)], min(n_rows, 8))])
+
+        for layer in store.layers:
+            layer.zero_()
+        for n_rows in [1, 2, 3, 32, 1] * N_WARM_UPS:
+            step(min(n_rows, n_tokens))
+        return measure(step, n_tokens)
+
+
+def load_model(
+    weights: Weights,
+    *,
+    n_positions: int,
+    precision: Precision = "int8",
+    n_threads: int = 2,
+    n_decode_threads: int = 1,
+) -> Model:
+    """The decoder of `weights` for sequences of up to `n_positions` tokens.
+
+    `int8` keeps weights in 8 bits; the float precisions compute what the file says.
+    """
+    if precision == "int8" and int8_engine() is None:
+        log.warning("this build of torch has no int8 kernels: computing in float32, slower")
+        precision = "float32"
+    config = weights.config
+    n_positions = min(n_positions, config.n_context)
+    with torch.inference_mode():
+        preparation = Preparation(config, precision)
+        tensors = preparation.prepared(weights)
+        net = DecoderNet(
+            config,
+            tensors["embedding"],
+            [preparation.layer(tensors, n) for n in range(config.n_layers)],
+            preparation.head(tensors),
+            n_positions,
+            DTYPES[precision],
+        )
+    return Model(
+        config,
+        _compiled(net.eval()),
+        n_positions=n_positions,
+        dtype=DTYPES[precision],
+        n_threads=n_threads,
+        n_decode_threads=n_decode_threads,
+    )
+
+
+def _compiled(net: DecoderNet) -> torch.nn.Module:
+    """`net` as TorchScript: 1.7 times as fast at one token, and without Python's lock, so that a
+    busy event loop slows it little. Where this Python has no TorchScript, `net` itself."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # deprecated in favour of compilers that need gcc
+            return cast(torch.nn.Module, torch.jit.script(net))
+    except Exception as error:  # noqa: BLE001 - whatever it is, the model runs without
+        log.warning("decoder runs uncompiled, slower: %s", str(error).splitlines()[0])
+        return net
