@@ -30,7 +30,12 @@ def open_model(path: Path) -> OpenedModel:
     """The model at `path`: a GGUF file, a folder with one, or a Hugging Face folder (config.json,
     *.safetensors, tokenizer.json). Raises ComponentError when it is missing, broken or of an
     unsupported kind."""
-    if path.is_dir() and not any(path.glob("*.gguf")) and (path / "config.json").exists():
+    if path.is_dir() and not any(path.glob("*.gguf")):
+        if not (path / "config.json").exists():
+            raise ComponentError(
+                f"model folder {path}: it has neither a .gguf file nor a config.json with "
+                "*.safetensors: name the folder or the file that does"
+            )
         return _open_folder(path)
     if path.suffix == ".safetensors":
         raise ComponentError(f"model file {path}: name the folder that it is in")
