@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from stages.llm.sampling import Sampling, candidates, choose, gumbel, penalize
+from stages.llm.sampling import Sampling, candidates, choose, gumbel, penalize, shortlists_on_device
 from voicepipe.errors import UsageError
 
 LOGITS = torch.tensor([2.0, 1.0, 0.0, -1.0, 1.5, -3.0])
@@ -85,6 +85,18 @@ def test_a_row_is_penalized_for_the_drafts_in_front_of_it() -> None:
 def test_equal_scores_are_kept_or_left_out_by_id() -> None:
     sampling = Sampling(temperature=1.0, top_k=2, top_p=1.0, min_p=0.0)
     assert list(candidates(torch.tensor([0.0, 1.0, 0.0, 1.0, 1.0]), sampling)[1]) == [1, 3]
+
+
+@pytest.mark.parametrize(
+    "sampling", [Sampling(0.7), Sampling(1.3, 5, 1.0, 0.0), Sampling(1.0, 0, 0.9, 0.0)]
+)
+def test_candidates_are_the_same_wherever_the_logits_are(sampling: Sampling) -> None:
+    rows = torch.randint(-3, 4, (4, 300)).float()
+    rows[:, ::7] = -torch.inf
+    for (scores, ids), row in zip(shortlists_on_device(rows, sampling), rows, strict=True):
+        expected = candidates(row, sampling)
+        assert list(ids) == list(expected[1])
+        np.testing.assert_allclose(scores, expected[0])
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,9 @@ def penalize(
     row = np.array([n for n, window in enumerate(windows) for _ in window])
     column = np.array([i for window in windows for i in window])
     times = np.array([n for window in windows for n in window.values()])
-    before = _at(rows, row, column).astype(np.float64)
+    before = (
+        rows[row, column].double().cpu().numpy() if not rows.is_cpu else rows.numpy()[row, column]
+    )
     penalty = sampling.repetition_penalty
     after = np.where(before > 0, before / penalty, before * penalty)
     after -= sampling.presence_penalty + sampling.frequency_penalty * times
@@ -125,12 +127,17 @@ def candidates(logits: torch.Tensor, sampling: Sampling) -> Candidates:
 def _shortlists(rows: torch.Tensor, sampling: Sampling) -> list[Candidates]:
     """A threshold by `min_p`, or else `top_k`, leaves few tokens to sort; equal scores are all
     above it or all below, so that the result does not depend on how they were found."""
-    if rows.is_cpu:
-        return [
-            _kept(row[ids], ids, sampling)
-            for row in rows.numpy()
-            for ids in [np.flatnonzero(row >= _threshold(row, sampling))]
-        ]
+    if not rows.is_cpu:
+        return shortlists_on_device(rows, sampling)
+    return [
+        _kept(row[ids], ids, sampling)
+        for row in rows.numpy()
+        for ids in [np.flatnonzero(row >= _threshold(row, sampling))]
+    ]
+
+
+def shortlists_on_device(rows: torch.Tensor, sampling: Sampling) -> list[Candidates]:
+    """The candidates of `rows` [n, vocabulary], all searched where they are and fetched at once."""
     if sampling.min_p > 0:
         least = rows.amax(-1, keepdim=True) + sampling.temperature * math.log(sampling.min_p)
     elif 0 < sampling.top_k < rows.shape[1]:
@@ -139,7 +146,7 @@ def _shortlists(rows: torch.Tensor, sampling: Sampling) -> list[Candidates]:
         least = rows.amin(-1, keepdim=True)
     found = (rows >= least).nonzero()
     row_of, ids = found.cpu().numpy().T
-    values = _at(rows, row_of, ids)
+    values = rows[found[:, 0], found[:, 1]].double().cpu().numpy()
     cuts = np.searchsorted(row_of, np.arange(1, len(rows)))
     parts = zip(np.split(values, cuts), np.split(ids, cuts), strict=True)
     return [_kept(values, ids, sampling) for values, ids in parts]
@@ -164,12 +171,6 @@ def _kept(values: Logits, ids: NDArray[np.int64], sampling: Sampling) -> Candida
         n = 1 + int(np.count_nonzero(mass[:-1] < sampling.top_p * mass[-1]))
         scores, ids = scores[:n], ids[:n]
     return scores, ids
-
-
-def _at(rows: torch.Tensor, row: NDArray[np.int64], column: NDArray[np.int64]) -> Logits:
-    if rows.is_cpu:
-        return np.asarray(rows.numpy()[row, column])
-    return np.asarray(rows[row, column].float().cpu().numpy())
 
 
 def gumbel(seed: int, position: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
