@@ -134,8 +134,9 @@ def json_tiny() -> Tokenizer:
     return json_tokenizer(folder, len(llm_tiny.vocabulary()))
 
 
-spoken = st.text(st.sampled_from("helo thausrindm.é<😀>_|1\n"), max_size=30).map(
-    lambda text: re.sub(" {4,}", "   ", text)
+fragments = st.sampled_from([*llm_pieces.UNIQUE, *"helo thausrindm.é<😀>_|1\n"])
+spoken = st.lists(fragments, max_size=12).map(
+    lambda parts: re.sub(" {4,}", "   ", "".join(parts).replace("▁", " "))
 )
 """Longer runs of spaces are merged by tokenizer.json and whole tokens in SentencePiece."""
 
@@ -148,6 +149,7 @@ def test_pieces_merge_by_score() -> None:
     assert texts(pieces(), pieces().encode("hello the user's model")) == [
         *("hello", "▁the", "▁user", "'", "s", "▁", "model"),
     ]
+    assert texts(pieces(), pieces().encode("her")) == ["he", "r"]  # though "er" is one, too
 
 
 def test_what_no_piece_spells_is_spelled_in_bytes() -> None:
@@ -293,6 +295,13 @@ def test_a_broken_gguf_vocabulary_is_named(tmp_path: Path, key: str) -> None:
         file.metadata[f"tokenizer.ggml.{key}"] = broken
         with pytest.raises(ComponentError):
             gguf_tokenizer(file)
+
+
+@pytest.mark.parametrize("key", ["eos", "eot", "eom"])
+def test_a_reply_ends_at_each_token_that_a_gguf_file_calls_an_end(tmp_path: Path, key: str) -> None:
+    file = GgufFile(llm_pieces.write_gguf(tmp_path / "m.gguf"))
+    file.metadata[f"tokenizer.ggml.{key}_token_id"] = 3  # <start_of_turn>, no usual end
+    assert gguf_tokenizer(file).eos_ids == {2, 3, 4}
 
 
 def test_a_gguf_token_id_that_is_no_token_is_named(tmp_path: Path) -> None:
