@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stages.llm.rows import Rows
+from stages.llm.step_plan import Rows
 from stages.llm.tokenizer import Tokenizer, Vocabulary
 
 N_VOCABULARY = 40

@@ -76,7 +76,7 @@ def real_llm() -> LocalLLM:
 
 @asynccontextmanager
 async def local(llm: LocalLLM, *, exact: bool) -> AsyncIterator[Subject]:
-    tokenizer = llm.decoder.tokenizer
+    tokenizer = llm.runtime.tokenizer
 
     async def history(conversation: Conversation) -> list[tuple[str, str]]:
         ids = conversation.history_ids()  # type: ignore[attr-defined]

@@ -1,88 +1,124 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from hypothesis import given
-from hypothesis import strategies as st
+import pytest
 
-from stages.llm.engine import Engine, Priority, Ticket
+from stages.llm.engine import Engine
 from voicepipe.clock import run_virtual
 
-priorities = st.sampled_from(list(Priority))
 
-
-async def served(
-    tickets: Sequence[Ticket], *, cancelled: Sequence[int] = (), released: int | None = None
-) -> list[int]:
-    """The order in which users get the engine that all wait while it is busy."""
-    order: list[int] = []
-    engine = Engine("test")
-
-    async def use(n: int) -> None:
-        await engine.run(tickets[n], order.append, n)
-
-    async with asyncio.TaskGroup() as group, engine.turn(Ticket(Priority.RELEASED)):
-        tasks = [group.create_task(use(n)) for n in range(len(tickets))]
-        await asyncio.sleep(1)
-        for n in cancelled:
-            tasks[n].cancel()
-        if released is not None:
-            tickets[released].priority = Priority.RELEASED
-        await asyncio.sleep(1)
-    await engine.run(Ticket(Priority.AHEAD), order.append, -1)  # it is free again
-    engine.close()
-    assert order.pop() == -1
-    return order
-
-
-@given(st.lists(priorities, max_size=8), st.data())
-def test_the_most_urgent_goes_first_equals_in_order_and_the_cancelled_never(
-    wanted: list[Priority], data: st.DataObject
-) -> None:
-    cancelled = data.draw(st.sets(st.integers(0, len(wanted) - 1))) if wanted else set()
-    order = run_virtual(served([Ticket(p) for p in wanted], cancelled=sorted(cancelled)))
-    alive = [n for n in range(len(wanted)) if n not in cancelled]
-    assert order == sorted(alive, key=lambda n: wanted[n])
-
-
-def test_a_released_ticket_moves_up_while_it_waits() -> None:
-    tickets = [Ticket(Priority.HELD), Ticket(Priority.AHEAD), Ticket(Priority.HELD)]
-    assert run_virtual(served(tickets, released=2)) == [2, 0, 1]
-
-
-def test_users_with_many_steps_take_turns() -> None:
-    async def main() -> list[str]:
-        engine, order = Engine("test"), list[str]()
-
-        async def use(name: str) -> None:
-            ticket = Ticket(Priority.RELEASED)
-            for _ in range(3):
-                await engine.run(ticket, order.append, name)
-
-        async with asyncio.TaskGroup() as group:
-            for name in "abc":
-                group.create_task(use(name))
+@contextmanager
+def counting() -> Iterator[tuple[Engine, list[int]]]:
+    """An engine, and a list that each step adds its number to."""
+    steps: list[int] = []
+    engine = Engine("test", lambda: steps.append(len(steps)))
+    try:
+        yield engine, steps
+    finally:
         engine.close()
-        return order
-
-    assert run_virtual(main()) == list("abcabcabc")
 
 
-def test_whoever_is_cancelled_the_moment_it_is_chosen_passes_the_engine_on() -> None:
+def test_steps_run_only_while_somebody_waits() -> None:
     async def main() -> None:
-        engine = Engine("test")
+        with counting() as (engine, steps):
+            await engine.until(lambda: len(steps) >= 3)
+            await asyncio.sleep(5)
+            assert len(steps) == 3
+            await engine.until(lambda: True)
+            assert len(steps) == 3
 
-        async def use() -> None:
-            await engine.run(Ticket(Priority.HELD), int)
+    run_virtual(main())
 
-        async with asyncio.TaskGroup() as group:
-            async with engine.turn(Ticket(Priority.HELD)):
-                chosen, after = group.create_task(use()), group.create_task(use())
-                await asyncio.sleep(1)
-            chosen.cancel()  # granted, but not yet awake
-            async with asyncio.timeout(5):
-                await after
-        engine.close()
+
+def test_one_step_serves_all_who_wait() -> None:
+    async def main() -> None:
+        with counting() as (engine, steps):
+            async with asyncio.TaskGroup() as group:
+                for n in (5, 3, 5, 1):
+                    group.create_task(engine.until(lambda n=n: len(steps) >= n))  # type: ignore[misc]
+            assert len(steps) == 5
+
+    run_virtual(main())
+
+
+def test_who_is_cancelled_during_a_step_leaves_it_to_the_others() -> None:
+    async def main() -> None:
+        with counting() as (engine, steps):
+            async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+                leader = group.create_task(engine.until(lambda: False))
+                await asyncio.sleep(0)
+                group.create_task(engine.until(lambda: len(steps) >= 4))
+                await asyncio.sleep(0)
+                leader.cancel()
+            n_steps = len(steps)
+            await asyncio.sleep(1)
+            assert len(steps) == n_steps
+            assert leader.cancelled()
+
+    run_virtual(main())
+
+
+def test_what_must_not_meet_a_step_waits_for_its_end_and_keeps_its_order() -> None:
+    async def main() -> None:
+        with counting() as (engine, steps):
+            done: list[str] = []
+            engine.between(lambda: done.append("at once"))
+            assert done == ["at once"]
+            async with asyncio.TaskGroup() as group:
+                group.create_task(engine.until(lambda: bool(steps)))
+                await asyncio.sleep(0)
+                for name in ("first", "second"):
+                    engine.between(lambda name=name: done.append(name))  # type: ignore[misc]
+                assert done == ["at once"]
+            assert done == ["at once", "first", "second"]
+
+    run_virtual(main())
+
+
+def test_a_job_gets_its_turn_beside_somebody_who_always_steps() -> None:
+    async def main() -> None:
+        with counting() as (engine, steps):
+            async with asyncio.TaskGroup() as group:
+                busy = group.create_task(engine.until(lambda: len(steps) > 1000))
+                await asyncio.sleep(0)
+                done: list[int] = []
+                await engine.run(lambda: done.append(len(steps)))
+                assert done[0] <= 3
+                busy.cancel()
+
+    run_virtual(main())
+
+
+def test_what_a_job_or_a_step_raises_is_raised_where_it_is_waited_for() -> None:
+    def fail() -> None:
+        raise ValueError("no")
+
+    async def main() -> None:
+        with counting() as (engine, steps):
+            with pytest.raises(ValueError, match="no"):
+                await engine.run(fail)
+            await engine.until(lambda: bool(steps))
+        broken = Engine("test", fail)
+        with pytest.raises(ValueError, match="no"):
+            await broken.until(lambda: False)
+        broken.close()
+
+    run_virtual(main())
+
+
+def test_a_job_that_nobody_waits_for_any_more_is_not_run() -> None:
+    async def main() -> None:
+        with counting() as (engine, steps):
+            done: list[int] = []
+            async with asyncio.TaskGroup() as group:
+                group.create_task(engine.until(lambda: len(steps) >= 2))
+                await asyncio.sleep(0)
+                job = group.create_task(engine.run(lambda: done.append(1)))
+                await asyncio.sleep(0)
+                job.cancel()
+            assert done == []
 
     run_virtual(main())

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.llm import LocalLLM, ReplyLength, Sampling
-from stages.llm.engine import Priority, Ticket
+from stages.llm.step_plan import Rows
 from tests import llm_tiny
 from voicepipe.clock import run_virtual
 from voicepipe.errors import ComponentError, UsageError
@@ -24,7 +24,7 @@ N_REPLY = 6
 
 
 @functools.cache
-def tiny(context_tokens: int = 512) -> LocalLLM:
+def tiny(context_tokens: int = 512, *, speculate: bool = True) -> LocalLLM:
     return LocalLLM(
         llm_tiny.model_file(),
         n_threads=1,
@@ -32,6 +32,7 @@ def tiny(context_tokens: int = 512) -> LocalLLM:
         context_tokens=context_tokens,
         length=ReplyLength(N_REPLY, N_REPLY),
         sampling=Sampling(temperature=0.0, repetition_penalty=1.0),
+        speculate=speculate,
     )
 
 
@@ -52,10 +53,9 @@ async def say(conversation: Conversation, text: str) -> Reply:
     return reply
 
 
-async def settled(llm: LocalLLM) -> None:
-    """Until everything that is being prepared is done: each time round, everybody had a step."""
-    for _ in range(40):
-        await llm.engine.run(Ticket(Priority.AHEAD), int)
+async def settled() -> None:
+    """Until everything that is being prepared is done: virtual time stands while a step runs."""
+    await asyncio.sleep(1)
 
 
 def ids_of(conversation: Conversation) -> list[int]:
@@ -64,14 +64,12 @@ def ids_of(conversation: Conversation) -> list[int]:
 
 def prompt_ids(llm: LocalLLM, conversation: Conversation, text: str) -> list[int]:
     """The prompt of a reply to `text`, from history alone."""
-    return conversation.reply(text).source.prompt_ids  # type: ignore[attr-defined, no-any-return]
+    return conversation.reply(text).source.generation.prompt_ids  # type: ignore[attr-defined, no-any-return]
 
 
 def cold_logits(llm: LocalLLM, ids: list[int]) -> torch.Tensor:
-    cache = llm.decoder.new_cache()
-    while (logits := llm.decoder.advance(cache, ids)) is None:
-        pass
-    return logits
+    model, n = llm.runtime.model, len(ids)
+    return model.step(model.new_store(n), [Rows(ids, 0, range(n), [(0, n)], 1)])[0]
 
 
 def cold_reply(llm: LocalLLM, ids: list[int]) -> str:
@@ -79,10 +77,10 @@ def cold_reply(llm: LocalLLM, ids: list[int]) -> str:
     said: list[int] = []
     while len(said) < N_REPLY:
         token_id = int(cold_logits(llm, ids + said).argmax())
-        if token_id in llm.decoder.tokenizer.control_ids:
+        if token_id in llm.runtime.tokenizer.control_ids:
             break
         said.append(token_id)
-    return llm.decoder.tokenizer.decode(said)
+    return llm.runtime.tokenizer.decode(said)
 
 
 # -- what is computed, and what is not -------------------------------------------------------------
@@ -92,10 +90,10 @@ def test_the_first_turn_computes_only_the_users_words() -> None:
     async def main() -> None:
         async with tiny().open(SYSTEM) as conversation:
             reply = await say(conversation, "hello the other one")
-            words = tiny().decoder.tokenizer.encode("hello the other one")
+            words = tiny().runtime.tokenizer.encode("hello the other one")
             new = reply.stats.prompt_tokens - reply.stats.cached_tokens
-            header = tiny().decoder.template.reply_header_ids
-            assert new == len(words) + len(header)
+            header = tiny().runtime.template.reply_header_ids
+            assert 1 <= new <= len(words) + len(header)
 
     run_virtual(main())
 
@@ -104,12 +102,12 @@ def test_a_later_turn_computes_only_the_users_words_too() -> None:
     async def main() -> None:
         async with tiny().open(SYSTEM) as conversation:
             for n in range(3):
-                await settled(tiny())
+                await settled()
                 reply = await say(conversation, "hello the other one")
-                words = tiny().decoder.tokenizer.encode("hello the other one")
-                header = tiny().decoder.template.reply_header_ids
+                words = tiny().runtime.tokenizer.encode("hello the other one")
+                header = tiny().runtime.template.reply_header_ids
                 new = reply.stats.prompt_tokens - reply.stats.cached_tokens
-                assert new == len(words) + len(header), f"turn {n}"
+                assert 1 <= new <= len(words) + len(header), f"turn {n}"
 
     run_virtual(main())
 
@@ -118,11 +116,11 @@ def test_words_known_early_are_computed_early() -> None:
     async def main() -> None:
         async with tiny().open(SYSTEM) as conversation:
             conversation.extend("hello the other one in")
-            await settled(tiny())
+            await settled()
             reply = await say(conversation, "hello the other one in red")
-            words = tiny().decoder.tokenizer.encode(" red")
-            header = tiny().decoder.template.reply_header_ids
-            assert reply.stats.prompt_tokens - reply.stats.cached_tokens == len(words) + len(header)
+            words = tiny().runtime.tokenizer.encode(" red")
+            header = tiny().runtime.template.reply_header_ids
+            assert reply.stats.prompt_tokens - reply.stats.cached_tokens <= len(words) + len(header)
 
     run_virtual(main())
 
@@ -131,14 +129,14 @@ def test_words_that_turn_out_differently_are_rolled_back() -> None:
     async def main() -> None:
         async with tiny().open(SYSTEM) as conversation:
             conversation.extend("hello the hell")
-            await settled(tiny())
+            await settled()
             reply = conversation.reply("hello the hello")
             expected = cold_reply(tiny(), prompt_ids(tiny(), conversation, "hello the hello"))
             assert await read(reply) == expected
-            kept = tiny().decoder.tokenizer.encode("hello the")
-            new = tiny().decoder.tokenizer.encode(" hello")
-            assert kept + new == tiny().decoder.tokenizer.encode("hello the hello")
-            header = tiny().decoder.template.reply_header_ids
+            kept = tiny().runtime.tokenizer.encode("hello the")
+            new = tiny().runtime.tokenizer.encode(" hello")
+            assert kept + new == tiny().runtime.tokenizer.encode("hello the hello")
+            header = tiny().runtime.template.reply_header_ids
             assert reply.stats.prompt_tokens - reply.stats.cached_tokens <= len(new) + len(header)
 
     run_virtual(main())
@@ -152,8 +150,8 @@ def test_a_dropped_reply_leaves_its_users_words_computed() -> None:
             held.drop()
             reply = await say(conversation, "hello the other one")
             new = reply.stats.prompt_tokens - reply.stats.cached_tokens
-            words = tiny().decoder.tokenizer.encode(" one")
-            assert new == len(words) + len(tiny().decoder.template.reply_header_ids)
+            words = tiny().runtime.tokenizer.encode(" one")
+            assert new <= len(words) + len(tiny().runtime.template.reply_header_ids)
 
     run_virtual(main())
 
@@ -182,7 +180,7 @@ class Talk:
         if action == "extend":
             self.conversation.extend(text)
         elif action == "settle":
-            await settled(tiny())
+            await settled()
         elif action == "adopt":
             reply = self.conversation.reply(text)
             await read(reply, n or None)
@@ -237,7 +235,7 @@ def test_whatever_happened_a_reply_is_what_history_alone_would_give(
 
 def test_truncated_history_has_the_ids_of_what_was_heard() -> None:
     async def main() -> None:
-        tokenizer = tiny().decoder.tokenizer
+        tokenizer = tiny().runtime.tokenizer
         async with tiny().open(SYSTEM) as conversation:
             before = prompt_ids(tiny(), conversation, "hello")
             reply = await say(conversation, "hello")
@@ -255,11 +253,11 @@ def test_what_was_generated_but_not_read_is_no_history() -> None:
             reply = conversation.reply("hello")
             async with reply as deltas:
                 await anext(deltas)
-                await settled(tiny())  # generating runs on meanwhile
+                await settled()  # generating runs on meanwhile
             assert reply.stats.generated_tokens == N_REPLY
             reply.adopt()
             said = ids_of(conversation)[len(before) :]
-            assert tiny().decoder.tokenizer.decode(said) == reply.text
+            assert tiny().runtime.tokenizer.decode(said) == reply.text
             assert len(said) < N_REPLY
 
     run_virtual(main())
@@ -274,11 +272,11 @@ def test_old_turns_are_dropped_rarely_and_by_half() -> None:
         lengths, cold = [], 0
         async with llm.open(SYSTEM) as conversation:
             for n in range(40):
-                await settled(llm)
+                await settled()
                 reply = await say(conversation, f"hello number {n}")
                 lengths.append(len(ids_of(conversation)))
                 assert reply.stats.prompt_tokens + N_REPLY <= 512
-                assert llm.decoder.tokenizer.decode(ids_of(conversation)).startswith(
+                assert llm.runtime.tokenizer.decode(ids_of(conversation)).startswith(
                     "system\n" + SYSTEM
                 )
                 words = reply.stats.prompt_tokens - reply.stats.cached_tokens
@@ -332,7 +330,7 @@ def test_a_reply_that_is_left_takes_no_more_steps() -> None:
                 await anext(deltas)
             generated = reply.stats.generated_tokens
             assert generated < N_REPLY
-            await settled(llm)
+            await settled()
             assert reply.stats.generated_tokens == generated
             reply.drop()
 
@@ -357,17 +355,20 @@ def test_a_reply_left_during_a_long_prefill_stops_there() -> None:
 
 
 def prompt_ids_afresh(llm: LocalLLM, text: str) -> list[int]:
-    rendered = llm.decoder.template.render(
+    rendered = llm.runtime.template.render(
         [{"role": "system", "content": SYSTEM}, {"role": "user", "content": text}], generate=True
     )
-    return llm.decoder.tokenizer.encode_glue(rendered)
+    return llm.runtime.tokenizer.encode_glue(rendered)
 
 
 def test_replies_at_once_take_turns() -> None:
     async def main() -> None:
         async with AsyncExitStack() as stack:
-            conversations = [await stack.enter_async_context(tiny().open(SYSTEM)) for _ in range(3)]
-            await settled(tiny())
+            conversations = [
+                await stack.enter_async_context(tiny(speculate=False).open(SYSTEM))
+                for _ in range(3)
+            ]
+            await settled()
             replies = [conversation.reply("hello") for conversation in conversations]
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(read(reply)) for reply in replies]

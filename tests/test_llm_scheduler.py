@@ -36,7 +36,7 @@ class Bench:
     def __post_init__(self) -> None:
         self.model = FakeModel(16 * self.n_blocks, self.per_row)
         self.pool = BlockPool(self.n_blocks, copy=self.model.copy)
-        self.scheduler = Scheduler(self.model, self.pool)
+        self.scheduler = Scheduler(self.model.step, self.model.costs, self.pool)
         self.speculation = Speculation()
 
     def trunk(self) -> Trunk:

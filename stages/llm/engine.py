@@ -1,87 +1,77 @@
-"""The one thread that runs the model, and who may use it next."""
+"""One model step after the other on a thread of its own, for everybody who waits for one."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from enum import IntEnum
-from typing import TypeVar, TypeVarTuple
+from collections import deque
+from collections.abc import Callable
 
 from voicepipe.clock import Worker
 
-T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
-
-
-class Priority(IntEnum):
-    """Who goes first when several wait for a step."""
-
-    RELEASED = 0
-    """A reply that somebody waits for."""
-    HELD = 1
-    """A reply that may never be heard."""
-    AHEAD = 2
-    """Tokens that will probably be needed."""
-
-
-@dataclass(eq=False, slots=True)
-class Ticket:
-    """One user of the engine; its priority may change while it waits."""
-
-    priority: Priority
-
 
 class Engine:
-    """Runs model steps one at a time, most urgent first, first come first served among equals.
+    """Runs `step` while somebody waits for what it brings.
 
-    Shared by all conversations of all event loops, one loop at a time.
+    There is no task that could outlive its users: whoever waits runs the next step for all, or
+    waits for the one that runs. What a step reads and changes may be touched from the loop only
+    through `between`. Shared by all conversations, of one event loop at a time.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, step: Callable[[], None]) -> None:
         self._worker = Worker(name)
-        self._busy = False
-        self._waiting: list[tuple[Ticket, asyncio.Future[None]]] = []
+        self._step = step
+        self._running: asyncio.Future[None] | None = None
+        self._jobs: deque[Callable[[], None]] = deque()
+        self._queued: list[Callable[[], None]] = []
 
-    @asynccontextmanager
-    async def turn(self, ticket: Ticket) -> AsyncIterator[None]:
-        """Wait until it is this ticket's turn; the engine is its own until the context is left."""
-        if self._busy:
-            granted = asyncio.get_running_loop().create_future()
-            self._waiting.append((ticket, granted))
+    async def until(self, ready: Callable[[], bool]) -> None:
+        """Step until `ready()`, which is asked between steps. Cancelling lands between steps."""
+        while not ready():
+            if self._running is None:
+                await self._advance()
+            else:
+                await asyncio.wait([self._running])
+
+    async def run(self, job: Callable[[], None]) -> None:
+        """One job in place of a step, on the engine's thread. What it raises is raised here."""
+        errors: list[Exception | None] = []
+
+        def attempt() -> None:
             try:
-                await granted
-            except asyncio.CancelledError:
-                if granted.done() and not granted.cancelled():
-                    self._pass_on()
-                else:
-                    self._waiting.remove((ticket, granted))
-                raise
-        self._busy = True
+                job()
+            except Exception as error:  # noqa: BLE001 - raised below, to who asked for the job
+                errors.append(error)
+            else:
+                errors.append(None)
+
+        self._jobs.append(attempt)
         try:
-            yield
+            await self.until(lambda: bool(errors))
         finally:
-            self._pass_on()
+            if attempt in self._jobs:
+                self._jobs.remove(attempt)
+        if errors[0] is not None:
+            raise errors[0]
 
-    async def step(self, job: Callable[[*Ts], T], *args: *Ts) -> T:
-        """Run one job on the engine's thread; only inside `turn`. A cancelled step is finished
-        before CancelledError is raised."""
-        return await self._worker.run(job, *args)
-
-    async def run(self, ticket: Ticket, job: Callable[[*Ts], T], *args: *Ts) -> T:
-        """One job in a turn of its own."""
-        async with self.turn(ticket):
-            return await self.step(job, *args)
+    def between(self, job: Callable[[], None]) -> None:
+        """Call `job` while no step runs: now, or when the present one is over. Jobs keep their
+        order."""
+        if self._running is None:
+            job()
+        else:
+            self._queued.append(job)
 
     def close(self) -> None:
+        """Finish the running step and end the thread."""
         self._worker.close()
 
-    def _pass_on(self) -> None:
-        waiting = [entry for entry in self._waiting if not entry[1].done()]
-        if not waiting:
-            self._busy = False
-            return
-        chosen = min(waiting, key=lambda entry: entry[0].priority)
-        self._waiting.remove(chosen)
-        chosen[1].set_result(None)
+    async def _advance(self) -> None:
+        running = self._running = asyncio.get_running_loop().create_future()
+        try:
+            await self._worker.run(self._jobs.popleft() if self._jobs else self._step)
+        finally:
+            self._running = None
+            queued, self._queued = self._queued, []
+            for job in queued:
+                job()
+            running.set_result(None)

@@ -63,19 +63,20 @@ class ReplyTimer:
     def __init__(self, asked_s: float) -> None:
         self._asked_s = asked_s
         self._first_s = self._last_s = self._phrase_s = math.nan
-        self._n_tokens = 0
+        self.n_tokens = 0
+        """That came so far."""
         self._gaps: list[float] = []
 
     def tokens(self, now_s: float, n: int = 1) -> None:
         """A step made `n` tokens; 0 (a role, an empty event) stops no clock."""
         if n == 0:
             return
-        if self._n_tokens == 0:
+        if self.n_tokens == 0:
             self._first_s = now_s
         elif len(self._gaps) < MAX_TIMED_STEPS:
             self._gaps.append(now_s - self._last_s)
         self._last_s = now_s
-        self._n_tokens += n
+        self.n_tokens += n
 
     def phrase(self, now_s: float) -> None:
         """A speakable phrase is complete; only the first counts."""
@@ -89,7 +90,7 @@ class ReplyTimer:
             ttft_s=self._first_s - self._asked_s,
             ttfp_s=self._phrase_s - self._asked_s,
             e2e_s=self._last_s - self._asked_s,
-            n_tokens=self._n_tokens,
+            n_tokens=self.n_tokens,
             itl_s=tuple(self._gaps),
             stats=stats,
             heard=heard,

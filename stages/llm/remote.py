@@ -204,6 +204,9 @@ class _RemoteReply:
     def release(self) -> None:
         """Endpoints know no priorities."""
 
+    def drop(self) -> None:
+        """The endpoint keeps nothing."""
+
     def adopt(self, text: str) -> None:
         self._dialogue.add(self._user_text, text)
 

@@ -31,6 +31,10 @@ class ReplySource(Protocol):
         """Put the user's turn and `text` (what was read) into the conversation."""
         ...
 
+    def drop(self) -> None:
+        """Nothing of the reply is wanted."""
+        ...
+
 
 class GeneratedReply:
     """`protocols.Reply` on top of a `ReplySource`."""
@@ -71,6 +75,7 @@ class GeneratedReply:
 
     def drop(self) -> None:
         self._conclude()
+        self.source.drop()
 
     def _conclude(self) -> None:
         if self._over:

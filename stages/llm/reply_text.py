@@ -31,7 +31,8 @@ class ReplyText:
         self._tokenizer = tokenizer
         self._length = length
         self._stream = TextStream(length.stops)
-        self._text = ""
+        self.text = ""
+        """All deltas so far."""
         self.ids: list[int] = []
         """The tokens that are part of the reply."""
         self.deltas: deque[str] = deque()
@@ -60,9 +61,9 @@ class ReplyText:
             return True
         long_enough = len(self.ids) >= self._length.soft_tokens
         starts_anew = tokenizer.bytes_of[token][:1].isspace()
-        return long_enough and starts_anew and ends_sentence(self._text)
+        return long_enough and starts_anew and ends_sentence(self.text)
 
     def _put(self, delta: str) -> None:
         if delta:
-            self._text += delta
+            self.text += delta
             self.deltas.append(delta)

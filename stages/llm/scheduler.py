@@ -8,9 +8,8 @@ prompts, the most urgent first, in chunks. Knows no clock, no loop and no thread
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
@@ -18,8 +17,8 @@ from stages.llm.drafts import NOTHING, Proposal
 from stages.llm.generation import Generation, Priority, Trunk
 from stages.llm.kv_pool import BlockPool, OutOfBlocks
 from stages.llm.kv_pool import Sequence as KvSequence
-from stages.llm.rows import Rows
 from stages.llm.speculation import Costs
+from stages.llm.step_plan import Rows
 from voicepipe.errors import ComponentError
 
 CHUNKS = (128, 64, 32, 16, 8, 4)
@@ -30,16 +29,6 @@ MAX_STEP_S = 0.06
 
 AHEAD_COST = 1.5
 """What may never be needed may lengthen a running reply's step by half."""
-
-
-class StepModel(Protocol):
-    """A model with the store of its attention state."""
-
-    def step(self, batch: Sequence[Rows]) -> torch.Tensor:
-        """Compute `batch`; logits [sum of n_logits, vocabulary], in order. Blocking."""
-        ...
-
-    def costs(self) -> Costs: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +43,16 @@ class _Part:
 class Scheduler:
     """The jobs of one model. Not thread-safe: see the module."""
 
-    def __init__(self, model: StepModel, pool: BlockPool) -> None:
-        self._model = model
+    def __init__(
+        self,
+        compute: Callable[[Sequence[Rows]], torch.Tensor],
+        costs: Callable[[], Costs],
+        pool: BlockPool,
+    ) -> None:
+        """`compute` takes the rows of a step and returns the logits [sum of n_logits, vocabulary]
+        they ask for, in order; it blocks for about `costs().of(number of rows)` seconds."""
+        self._compute = compute
+        self._costs = costs
         self._pool = pool
         self._trunks: list[Trunk] = []
         self._generations: list[tuple[Generation, Trunk]] = []
@@ -90,7 +87,7 @@ class Scheduler:
         self.n_steps += 1
         self.n_rows += sum(len(part.rows.ids) for part in parts)
         try:
-            logits = self._model.step([part.rows for part in parts])
+            logits = self._compute([part.rows for part in parts])
             self._deliver(parts, logits)
         except Exception as error:  # noqa: BLE001 - raised again where each reply is read
             for part in parts:
@@ -110,8 +107,10 @@ class Scheduler:
         running = [entry for entry in self._generations if not entry[0].over]
         parts: list[_Part] = []
         n_rows = 0
-        for generation, _ in running:
-            if generation.is_decoding and (part := self._decode(generation, n_rows)):
+        decoding = [generation for generation, _ in running if generation.is_decoding]
+        for n, generation in enumerate(decoding):
+            n_others = n_rows + len(decoding) - n - 1
+            if part := self._decode(generation, n_others):
                 parts.append(part)
                 n_rows += len(part.rows.ids)
         waiting = [entry for entry in running if not entry[0].is_decoding]
@@ -132,14 +131,14 @@ class Scheduler:
 
     def _room(self, n_rows: int, priority: Priority) -> int:
         """Tokens of prompts that fit into a step beside `n_rows` of running replies."""
-        costs = self._model.costs()
+        costs = self._costs()
         limit_s = MAX_STEP_S
         if n_rows and priority == Priority.AHEAD:
             limit_s = min(limit_s, AHEAD_COST * costs.of(n_rows))
         return next((n for n in CHUNKS if costs.of(n_rows + n) <= limit_s), CHUNKS[-1])
 
-    def _decode(self, generation: Generation, n_rows: int) -> _Part | None:
-        proposal = generation.proposal(self._model.costs(), n_rows)
+    def _decode(self, generation: Generation, n_others: int) -> _Part | None:
+        proposal = generation.proposal(self._costs(), n_others)
         ids = [*generation.missing(), *proposal.ids]
         return self._part(generation, ids, 1 + len(proposal), proposal)
 
@@ -151,7 +150,7 @@ class Scheduler:
         missing = generation.missing()
         if len(missing) > room:
             return self._part(generation, missing[:room], 0)
-        proposal = generation.proposal(self._model.costs(), n_rows + len(missing) - 1)
+        proposal = generation.proposal(self._costs(), n_rows + len(missing) - 1)
         return self._part(generation, [*missing, *proposal.ids], 1 + len(proposal), proposal)
 
     def _ahead(self, room: int) -> list[_Part]:

@@ -139,6 +139,9 @@ class _ScriptedReply:
     def release(self) -> None:
         """Nothing is shared, so nothing has to come first."""
 
+    def drop(self) -> None:
+        """Nothing is kept of it."""
+
     def adopt(self, text: str) -> None:
         self.conversation.dialogue.add(self.user_text, text)
 

@@ -1,0 +1,115 @@
+"""A smaller model with the same vocabulary, which guesses what the large one will say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+
+from stages.llm.kv_blocks import n_common
+from stages.llm.kv_pool import BLOCK_TOKENS, BlockPool
+from stages.llm.sampling import Sampling, choose
+from stages.llm.step_plan import Rows
+from stages.llm.transformer import Model
+
+CHUNK = 16
+"""Tokens of a prompt computed at once; longer ones would keep the large model waiting."""
+
+
+class DraftEngine:
+    """The small model and its cache, shared by all conversations. For the engine's thread."""
+
+    def __init__(self, model: Model, kv_tokens: int) -> None:
+        self._model = model
+        n_blocks = max(kv_tokens, model.n_positions) // BLOCK_TOKENS
+        store = model.new_store(n_blocks * BLOCK_TOKENS)
+        self._compute = partial(model.step, store)
+        self._pool = BlockPool(n_blocks, copy=store.copy)
+
+    @property
+    def token_s(self) -> float:
+        """What one token costs, seconds."""
+        return self._model.costs().of(1)
+
+    def conversation(self) -> DraftConversation:
+        return DraftConversation(self._compute, self._pool)
+
+
+class DraftConversation:
+    """The small model's state of one conversation: a cache of tokens, whatever they are."""
+
+    def __init__(self, compute: partial[torch.Tensor], pool: BlockPool) -> None:
+        self._compute = compute
+        self._pool = pool
+        self._sequence = pool.new_sequence()
+
+    def prepare(self, ids: Sequence[int]) -> bool:
+        """One chunk towards holding `ids`; whether more are needed."""
+        self._advance(ids, n_logits=0)
+        return len(self._sequence.ids) < len(ids)
+
+    def logits(self, ids: Sequence[int]) -> torch.Tensor:
+        """Scores [vocabulary] of the token after `ids`."""
+        self._sequence.truncate(min(self._known(ids), len(ids) - 1))
+        found = None
+        while found is None:
+            found = self._advance(ids, n_logits=1)
+        return found
+
+    def close(self) -> None:
+        self._sequence.release()
+
+    def _known(self, ids: Sequence[int]) -> int:
+        return n_common(tuple(self._sequence.ids), tuple(ids))
+
+    def _advance(self, ids: Sequence[int], *, n_logits: int) -> torch.Tensor | None:
+        """A chunk further; logits [vocabulary] when that is the end of `ids` and they are wanted."""
+        sequence = self._sequence
+        sequence.truncate(self._known(ids))
+        position = len(sequence.ids)
+        chunk = list(ids[position : position + CHUNK])
+        if not chunk:
+            return None
+        slots = sequence.append(chunk)
+        at_end = position + len(chunk) == len(ids)
+        rows = Rows(chunk, position, slots, sequence.runs(), n_logits if at_end else 0)
+        try:
+            logits = self._compute([rows])
+        except BaseException:
+            sequence.truncate(position)
+            raise
+        sequence.commit()
+        return logits[0] if rows.n_logits else None
+
+
+class ReplyDrafter:
+    """`drafts.DraftModel` for one reply."""
+
+    def __init__(
+        self,
+        engine: DraftEngine,
+        conversation: DraftConversation,
+        prompt_ids: Sequence[int],
+        sampling: Sampling,
+    ) -> None:
+        self.token_s = engine.token_s
+        self._conversation = conversation
+        self._sampling = sampling
+        self._n_prompt = len(prompt_ids)
+        self._ids = list(prompt_ids)
+
+    def extend(self, ids: Sequence[int]) -> None:
+        self._ids += ids
+
+    def truncate(self, n: int) -> None:
+        del self._ids[n:]
+
+    def next_tokens(self, n: int) -> list[int]:
+        """See `drafts.DraftModel`; drawn with the large model's noise."""
+        start = len(self._ids)
+        for _ in range(n):
+            logits = self._conversation.logits(self._ids)
+            said = self._ids[self._n_prompt :]
+            self._ids.append(choose(logits, self._sampling, len(self._ids), said))
+        return self._ids[start:]
