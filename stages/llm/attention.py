@@ -10,7 +10,8 @@ import torch
 
 def attend(
     queries: torch.Tensor,
-    kv: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
     span: list[int],
     mask: torch.Tensor,
     gather: torch.Tensor,
@@ -18,16 +19,15 @@ def attend(
 ) -> torch.Tensor:
     """What the rows of one sequence read, [n, n_heads * head_size].
 
-    `queries` [n, n_heads, head_size] are scaled and turned; `kv` [2 * n_kv, n_slots, head_size];
-    `span`, `mask` and `gather` as in `step_plan.Spans`. Heads that share a KV head are rows of one
-    product, so that keys and values are not repeated.
+    `queries` [n, n_heads, head_size] are scaled and turned; `keys` and `values` [n_kv, n_slots,
+    head_size]; `span`, `mask` and `gather` as in `step_plan.Spans`. Heads that share a KV head are
+    rows of one product, so that keys and values are not repeated.
     """
-    n_kv, size = kv.size(0) // 2, kv.size(2)
+    n_kv, size = keys.size(0), keys.size(2)
     n, n_heads = queries.size(0), queries.size(1)
     if gather.size(0) > 0:
-        kv = kv.index_select(1, gather)
+        keys, values = keys.index_select(1, gather), values.index_select(1, gather)
         span = [n, 0, gather.size(0)]
-    keys, values = kv.narrow(0, 0, n_kv), kv.narrow(0, n_kv, n_kv)
     if n == 1:
         grouped = queries.view(n_kv, -1, size)
     else:
@@ -63,7 +63,8 @@ def attend(
 
 def attend_each(
     queries: torch.Tensor,
-    kv: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
     spans: list[list[int]],
     masks: list[torch.Tensor],
     gathers: list[torch.Tensor],
@@ -71,12 +72,12 @@ def attend_each(
 ) -> torch.Tensor:
     """`attend` for every sequence of a step, whose rows follow each other in `queries`."""
     if len(spans) == 1:
-        return attend(queries, kv, spans[0], masks[0], gathers[0], softcap)
+        return attend(queries, keys, values, spans[0], masks[0], gathers[0], softcap)
     mixed: list[torch.Tensor] = []
     row = 0
     for i in range(len(spans)):
         span = spans[i]
         rows = queries.narrow(0, row, span[0])
-        mixed.append(attend(rows, kv, span, masks[i], gathers[i], softcap))
+        mixed.append(attend(rows, keys, values, span, masks[i], gathers[i], softcap))
         row += span[0]
     return torch.cat(mixed, 0)

@@ -8,11 +8,14 @@ from itertools import accumulate
 
 from voicepipe.clock import process_time_s
 
-ROW_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128)
+ROW_COUNTS = (1, 2, 4, 8, 16, 32, 64)
 """Steps that are measured."""
 
 N_TRIES = 3
 """Measurements of each; the fastest counts, since whatever else runs only adds."""
+
+ENOUGH_S = 0.1
+"""Time spent on one count after which a single measurement has to do."""
 
 UPDATE = 0.05
 """The weight of a step in use in the estimate: about the last twenty matter."""
@@ -71,5 +74,7 @@ def measure(step: Callable[[int], object], largest: int) -> StepCosts:
             start_s = process_time_s()
             step(n)
             times.append(process_time_s() - start_s)
+            if sum(times) > ENOUGH_S:
+                break
         seconds[n] = min(times)
     return StepCosts(seconds)

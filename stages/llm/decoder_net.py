@@ -13,7 +13,7 @@ class DecoderNet(torch.nn.Module):
     """The arithmetic of a model; which slots a step reads and writes is in its arguments (see
     `step_plan.StepPlan`)."""
 
-    __constants__ = ("eps", "softcap", "slides", "is_double")
+    __constants__ = ("softcap", "slides", "is_double")
 
     def __init__(
         self,
@@ -34,12 +34,15 @@ class DecoderNet(torch.nn.Module):
         )
         self.kinds = constant(head_kinds(config))
         self.sliding = [config.is_sliding(n) for n in range(config.n_layers)]
-        self.eps, self.softcap = config.norm_eps, config.final_softcap
+        self.eps = constant(torch.full((1, 1), config.norm_eps, dtype=dtype))
+        self.softcap = config.final_softcap
         self.is_double = dtype == torch.float64
 
     def forward(
         self,
         kv: list[torch.Tensor],
+        keys: list[torch.Tensor],
+        values: list[torch.Tensor],
         ids: torch.Tensor,
         position: int,
         positions: torch.Tensor,
@@ -61,12 +64,11 @@ class DecoderNet(torch.nn.Module):
         if self.slides:
             local_rope = self.turns(self.local_rope, ids.size(0), position, positions)
         for n, layer in enumerate(self.layers):
+            turn, seen = rope, (spans, masks, gathers)
             if self.slides and self.sliding[n]:
-                h = layer(
-                    h, local_rope, kv[n], first_slot, slots, local_spans, local_masks, local_gathers
-                )
-            else:
-                h = layer(h, rope, kv[n], first_slot, slots, spans, masks, gathers)
+                turn, seen = local_rope, (local_spans, local_masks, local_gathers)
+            state = kv[n], keys[n], values[n]
+            h = layer(h, turn, state, first_slot, slots, seen)
         return h
 
     def turns(

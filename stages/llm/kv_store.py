@@ -29,7 +29,9 @@ class KvStore:
             device=device,
         )
         self.layers = list(self._store)
-        """One view a layer."""
+        """One view a layer; `keys` and `values` are its halves."""
+        self.keys = [layer[: config.n_kv_heads] for layer in self.layers]
+        self.values = [layer[config.n_kv_heads :] for layer in self.layers]
 
     @property
     def bytes_per_token(self) -> int:

@@ -34,11 +34,11 @@ class Layer(torch.nn.Module):
     """One layer; changes `h` and the KV store in place."""
 
     __constants__ = (
-        *("n_heads", "n_kv", "n_rows", "size", "n_ffn", "eps", "softcap"),
+        *("n_heads", "n_kv", "n_rows", "size", "n_ffn", "norm_eps", "softcap"),
         *("has_gelu", "has_qk_norm", "has_post_norms"),
     )
 
-    def __init__(self, config: ModelConfig, parts: LayerParts) -> None:
+    def __init__(self, config: ModelConfig, parts: LayerParts, dtype: torch.dtype) -> None:
         super().__init__()
         self.qkv, self.out, self.gate_up, self.down = (
             parts.qkv,
@@ -49,7 +49,8 @@ class Layer(torch.nn.Module):
         self.qk_gain, self.post_gains = constant(parts.qk_gain), constant(parts.post_gains)
         self.n_heads, self.n_kv = config.n_heads, config.n_kv_heads
         self.n_rows = config.n_heads + 2 * config.n_kv_heads
-        self.size, self.n_ffn, self.eps = config.head_size, config.n_ffn, config.norm_eps
+        self.size, self.n_ffn, self.norm_eps = config.head_size, config.n_ffn, config.norm_eps
+        self.eps = constant(torch.full((1, 1), config.norm_eps, dtype=dtype))
         self.softcap = config.attention_softcap
         self.has_gelu = config.activation == "gelu_tanh"
         self.has_qk_norm, self.has_post_norms = config.qk_norm, config.sandwich_norms
@@ -58,18 +59,19 @@ class Layer(torch.nn.Module):
         self,
         h: torch.Tensor,
         rope: torch.Tensor,
-        kv: torch.Tensor,
+        state: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
         first_slot: int,
         slots: torch.Tensor,
-        spans: list[list[int]],
-        masks: list[torch.Tensor],
-        gathers: list[torch.Tensor],
+        seen: tuple[list[list[int]], list[torch.Tensor], list[torch.Tensor]],
     ) -> torch.Tensor:
+        """The next layer's `h` [n, n_embed]. `state` is the layer's part of a KvStore: all of it,
+        its keys and its values; `seen` has the fields of `step_plan.Spans`."""
         n = h.size(0)
+        kv, keys, values = state
         rows = self.qkv(unit_rms(h, self.eps)).view(n, self.n_rows, self.size)
         if self.has_qk_norm:
             normed = rows.narrow(1, 0, self.n_heads + self.n_kv)
-            scale = torch.rsqrt(normed.square().mean(-1, keepdim=True) + self.eps)
+            scale = torch.rsqrt(normed.square().mean(-1, keepdim=True) + self.norm_eps)
             normed.mul_(scale).mul_(self.qk_gain)
         torch.view_as_complex(rows.view(n, self.n_rows, self.size // 2, 2)).mul_(rope)
         keys_values = rows.narrow(1, self.n_heads, 2 * self.n_kv).transpose(0, 1)
@@ -78,7 +80,7 @@ class Layer(torch.nn.Module):
         else:
             kv.index_copy_(1, slots, keys_values)
         queries = rows.narrow(1, 0, self.n_heads)
-        x = self.out(attend_each(queries, kv, spans, masks, gathers, self.softcap))
+        x = self.out(attend_each(queries, keys, values, seen[0], seen[1], seen[2], self.softcap))
         if self.has_post_norms:
             x = unit_rms(x, self.eps).mul_(self.post_gains[0])
         h.add_(x)
@@ -96,13 +98,15 @@ class Layer(torch.nn.Module):
         return torch.nn.functional.silu(gate).mul_(up)
 
 
-def unit_rms(h: torch.Tensor, eps: float) -> torch.Tensor:
-    """Each row of `h` [n, m] over its root mean square; the gain is in the weights that follow."""
-    if h.size(0) == 1:
-        row = h.view(-1)
-        scale: float = (torch.dot(row, row).item() / row.size(0) + eps) ** -0.5
-        return h * scale
-    return h * torch.rsqrt(h.square().mean(-1, keepdim=True) + eps)
+def unit_rms(h: torch.Tensor, eps: torch.Tensor) -> torch.Tensor:
+    """Each row of `h` [n, m] over its root mean square, which is a product with itself; `eps` is
+    [1, 1]. The gain is in the weights that follow."""
+    n, m = h.size(0), h.size(1)
+    if n == 1:
+        return h.mul(torch.addmm(eps, h, h.t(), alpha=1.0 / m).rsqrt_())
+    rows = h.unsqueeze(1)
+    squares = torch.baddbmm(eps.expand(n, 1, 1), rows, rows.transpose(1, 2), alpha=1.0 / m)
+    return h.mul(squares.view(n, 1).rsqrt_())
 
 
 def constant(tensor: torch.Tensor) -> torch.nn.Parameter:

@@ -29,6 +29,11 @@ DTYPES: dict[Precision, torch.dtype] = {
 }
 """Of activations, keys and values."""
 
+DOWN_MIX = 64
+"""The blocks mixed in front of `down`, which costs a product at each step: twice as large takes 2 %
+longer at one token, half as large loses accuracy (SmolLM2-135M: KL to float 0.0216 with 128, 0.0229
+with 64, 0.0235 with 32)."""
+
 Prepared = dict[str, torch.Tensor]
 """Tensors by name: `embedding`, `layer.3.qkv.weight`, `.scales` (of int8), `.bias`, …"""
 
@@ -46,7 +51,7 @@ class Preparation:
         if self._is_int8 and config.sandwich_norms:
             self._reading_mix = power_of_two_in(config.n_embed)
         self._value_mix = power_of_two_in(config.head_size) if self._is_int8 else 1
-        self._down_mix = power_of_two_in(config.n_ffn) if self._is_int8 else 1
+        self._down_mix = min(power_of_two_in(config.n_ffn), DOWN_MIX) if self._is_int8 else 1
 
     # -- from a file ---------------------------------------------------------------------------
 
@@ -144,7 +149,7 @@ class Preparation:
             qk_gain=tensors.get(at + "qk_gain", none),
             post_gains=tensors.get(at + "post_gains", none),
         )
-        return Layer(self.config, parts)
+        return Layer(self.config, parts, DTYPES[self.precision])
 
     def head(self, tensors: Prepared) -> torch.nn.Module:
         return self._module(tensors, "head", self._reading_mix, even_rows=self._rotates)

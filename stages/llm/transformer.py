@@ -18,6 +18,7 @@ import torch
 
 from stages.llm.costs import StepCosts, measure
 from stages.llm.decoder_net import DecoderNet
+from stages.llm.huge_pages import collapse
 from stages.llm.kv_store import KvStore
 from stages.llm.linear import int8_engine
 from stages.llm.model_config import ModelConfig
@@ -98,6 +99,8 @@ class Model:
         everything, window = plan.everything, plan.window
         hidden: torch.Tensor = self._net(
             store.layers,
+            store.keys,
+            store.values,
             plan.ids,
             plan.position,
             plan.positions,
@@ -162,6 +165,8 @@ def load_model(
             n_positions,
             DTYPES[precision],
         )
+        del tensors
+    collapse()
     return Model(
         config,
         _compiled(net.eval()),
@@ -178,7 +183,8 @@ def _compiled(net: DecoderNet) -> torch.nn.Module:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # deprecated in favour of compilers that need gcc
-            return cast(torch.nn.Module, torch.jit.script(net))
+            script = cast(torch.jit.ScriptModule, torch.jit.script(net))
+            return cast(torch.nn.Module, torch.jit.freeze(script, preserved_attrs=["logits"]))
     except Exception as error:  # noqa: BLE001 - whatever it is, the model runs without
         log.warning("decoder runs uncompiled, slower: %s", str(error).splitlines()[0])
         return net
