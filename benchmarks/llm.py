@@ -1,209 +1,345 @@
-"""The local language model against llama.cpp: same file, same threads, alternating runs.
+"""The local LLM against llama.cpp, and what its own means are worth. `voicepipe bench llm`.
 
-`voicepipe bench llm`; llama.cpp comes as `xllamacpp` from the `bench` extra.
+Same GGUF file, same number of threads, rounds in alternation, medians. llama.cpp runs in this
+process (the `xllamacpp` wheel) with its prompt cache on. Then the means: time to first token in
+each situation of a call, several conversations at once, each source of drafts.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-from concurrent.futures import ThreadPoolExecutor
-from hashlib import pbkdf2_hmac
+import itertools
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from stages.llm import LocalLLM, ReplyLength
-from stages.llm.decoder import Decoder
+from benchmarks.document import Row, publish, row
+from benchmarks.llamacpp import LlamaCpp
+from benchmarks.llm_calls import CALLS, NEWS, SYSTEM, TURNS
+from stages.llm import LocalLLM, ReplyLength, Sampling
+from stages.llm.generation import Generation, Priority, Trunk
+from stages.llm.metrics import LlmMetrics, Targets
+from stages.llm.reply_text import ReplyText
+from stages.llm.runtime import DRAFT_SOURCES, DraftSource
+from stages.llm.speculation import Speculation
+from stages.llm.verify import Verifier
 from voicepipe.clock import process_time_s
-from voicepipe.errors import UsageError
 from voicepipe.models import path_of
-from voicepipe.provenance import provenance
+from voicepipe.protocols import Conversation, Reply
 
 MODEL = "smollm2-135m-instruct"
 N_THREADS = 2
 N_ROUNDS = 7
 N_PROMPT = 256
 N_GENERATED = 48
-THINKING_S = 0.4
+PAUSE_S = 0.4
 """How long a caller listens or speaks between two things that the model could prepare."""
-HASH_ROUNDS = 2_000_000
-SYSTEM = "You are a helpful assistant on a phone call. Give short, direct answers in one sentence."
-TURNS = (
-    "Hello, who am I talking to?",
-    "I would like to book a table for two people tomorrow evening.",
-    "Make that seven thirty, please.",
-    "Do you also have something vegetarian on the menu?",
-    "Great, and is there parking nearby?",
-)
+
+SAMPLED = Sampling(temperature=0.8)
+GREEDY = Sampling()
+TARGETS = Targets(ttft_s=0.15, tpot_s=0.06)
+AT_ONCE = (1, 4, 16)
 
 Samples = dict[str, list[float]]
 
 
 def run(json_file: Path | None = None) -> str:
     """Measure and return a table; `json_file` gets it in the form `voicepipe.bench/1`."""
-    folder = path_of(MODEL)
-    file = next(folder.glob("*.gguf"))
-    ours = LocalLLM(file, n_threads=N_THREADS, length=ReplyLength(N_GENERATED, N_GENERATED))
+    file = next(path_of(MODEL).glob("*.gguf"))
+    length = ReplyLength(soft_tokens=24, max_tokens=N_GENERATED)
+    ours = LocalLLM(file, n_threads=N_THREADS, n_decode_threads=N_THREADS, length=length)
     try:
-        samples = asyncio.run(_measure(ours, _Theirs(file)))
+        samples, facts = asyncio.run(_measure(ours, LlamaCpp(file, N_THREADS)))
     finally:
         ours.close()
-    rows = [_row(what, values) for what, values in sorted(samples.items())]
-    ratios = _ratios(samples)
-    result = {
-        "schema": "voicepipe.bench/1",
-        "bench": "llm",
-        "machine": provenance([MODEL]),
-        "config": {
-            "model": MODEL,
-            "threads": N_THREADS,
-            "rounds": N_ROUNDS,
-            "prompt_tokens": N_PROMPT,
-            "generated_tokens": N_GENERATED,
-        },
-        "rows": rows,
-        "ratios": ratios,
-    }
-    if json_file is not None:
-        json_file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    return _table(rows, ratios)
+    rows: list[Row] = [row(what, values) for what, values in samples.items()]
+    config = {"model": MODEL, "threads": N_THREADS, "rounds": N_ROUNDS, "prompt_tokens": N_PROMPT}
+    return publish("llm", config, rows, _ratios(samples) | facts, json_file)
 
 
-class _Theirs:
-    """llama.cpp in this process. Raises UsageError when it is not installed."""
-
-    def __init__(self, file: Path) -> None:
-        try:
-            import xllamacpp  # noqa: PLC0415 - only in the bench extra
-        except ImportError as error:
-            raise UsageError(
-                "bench llm: xllamacpp is not installed: pip install 'voicepipe[bench]'"
-            ) from error
-        params = xllamacpp.CommonParams()
-        params.model.path = str(file)
-        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = N_THREADS
-        params.n_ctx, params.n_parallel, params.verbosity = 2048, 1, 0
-        self._server = xllamacpp.Server(params)
-
-    def complete(self, prompt: list[int], n: int, *, cached: bool) -> dict[str, float]:
-        """Timings of a greedy completion of `n` tokens, and `wall_ms` of the whole call."""
-        start_s = process_time_s()
-        answer: dict[str, Any] = self._server.handle_completions(
-            {
-                "prompt": prompt,
-                "n_predict": n,
-                "temperature": 0.0,
-                "cache_prompt": cached,
-                "ignore_eos": True,
-            }
-        )
-        return {**answer["timings"], "wall_ms": (process_time_s() - start_s) * 1000}
-
-
-async def _measure(ours: LocalLLM, theirs: _Theirs) -> Samples:
+async def _measure(ours: LocalLLM, theirs: LlamaCpp) -> tuple[Samples, dict[str, float]]:
     samples: Samples = {}
-    decoder = ours.decoder
-    prompt = decoder.tokenizer.encode(" ".join(TURNS * 8))[:N_PROMPT]
-    system = decoder.template.render([{"role": "system", "content": SYSTEM}], generate=False)
+    prompt = ours.runtime.tokenizer.encode(" ".join(TURNS * 8))[:N_PROMPT]
     theirs.complete(prompt, N_GENERATED, cached=False)
-    for _ in range(N_ROUNDS):
-        prefill, decode = _speed(decoder, prompt)
-        timings = theirs.complete(prompt, N_GENERATED, cached=False)
-        told = await _conversation(ours, decoder.tokenizer.encode_glue(system), theirs)
-        told |= {
-            "prefill, tok/s": prefill,
-            "prefill llama.cpp, tok/s": timings["prompt_per_second"],
-            "decode, tok/s": decode,
-            "decode llama.cpp, tok/s": timings["predicted_per_second"],
-        }
-        with ThreadPoolExecutor(1) as other:  # another stage keeps a core busy meanwhile
-            busy = other.submit(_hash_for_a_while)
-            told["decode beside a busy core, tok/s"] = _speed(decoder, prompt[:32])[1]
-            busy.result()
+    for n in range(N_ROUNDS):
+        told = _speeds(ours, theirs, prompt, n)
+        told |= await _call(ours, theirs)
+        told |= _fork_and_cancel(ours, prompt)
         for what, value in told.items():
             samples.setdefault(what, []).append(value)
-    return samples
+    facts = await _shared_prompt(ours)
+    for n in AT_ONCE:
+        facts |= await _at_once(ours, n)
+    await _speculation(ours, samples)
+    return samples, facts
 
 
-def _speed(decoder: Decoder, prompt: list[int]) -> tuple[float, float]:
-    """Tokens a second of prefilling `prompt` and of generating after it."""
-    cache, ids = decoder.new_cache(), list(prompt)
-    start_s = process_time_s()
-    while (logits := decoder.advance(cache, ids)) is None:
-        pass
-    prefilled_s = process_time_s()
-    for _ in range(N_GENERATED):
-        ids.append(int(logits.argmax()))
-        following = decoder.advance(cache, ids)
-        assert following is not None, "one token is one step"
-        logits = following
-    return (
-        len(prompt) / (prefilled_s - start_s),
-        N_GENERATED / (process_time_s() - prefilled_s),
+# -- speed -----------------------------------------------------------------------------------------
+
+
+class _Endless(ReplyText):
+    """So many tokens, whatever they are."""
+
+    def take(self, token: int) -> bool:
+        self.ids.append(token)
+        return self.n_left > 0
+
+
+def _generated(
+    ours: LocalLLM, prompt: Sequence[int], sampling: Sampling
+) -> tuple[float, float, Trunk]:
+    """Seconds until the first token and for all others, and what was computed."""
+    runtime = ours.runtime
+    trunk = Trunk(runtime.pool.new_sequence())
+    runtime.scheduler.add_trunk(trunk)
+    generation = Generation(
+        prompt,
+        text=_Endless(runtime.tokenizer, ReplyLength(max_tokens=N_GENERATED)),
+        verifier=Verifier(sampling),
+        draft=None,
+        speculation=Speculation(),
+        priority=Priority.RELEASED,
     )
+    start_s = process_time_s()
+    runtime.scheduler.submit(generation, trunk)
+    while not generation.is_decoding:
+        runtime.scheduler.step()
+    first_s = process_time_s()
+    while not generation.over:
+        runtime.scheduler.step()
+    end_s = process_time_s()
+    runtime.scheduler.close(generation)
+    return first_s - start_s, end_s - first_s, trunk
 
 
-async def _conversation(ours: LocalLLM, head_ids: list[int], theirs: _Theirs) -> dict[str, float]:
-    """Milliseconds until the first word, turn by turn, in a conversation of both."""
+def _speeds(ours: LocalLLM, theirs: LlamaCpp, prompt: Sequence[int], n: int) -> dict[str, float]:
+    """Tokens a second of a prompt that was never seen, and of generating after it."""
+    fresh = [*prompt[n + 1 :], *prompt[: n + 1]]  # nothing of it is in a cache
     told: dict[str, float] = {}
-    template, ids = ours.decoder.template, list(head_ids)
-    async with ours.open(SYSTEM) as conversation:
-        for n, text in enumerate(TURNS):
-            if n == 3:  # most of the words are known before the turn ends
-                conversation.extend(text.rsplit(" ", 2)[0])
-                await asyncio.sleep(THINKING_S)
-                what = "ttft of a turn known but for two words, ms"
-            else:
-                what = f"ttft of turn {n + 1}, ms"
-            start_s = process_time_s()
-            reply = conversation.reply(text)
-            async with reply as deltas:
-                async for _ in deltas:
-                    told.setdefault(what, (process_time_s() - start_s) * 1000)
-            ids += template.user_ids(text, "reply" if n else "system") + template.reply_header_ids
-            if n == len(TURNS) - 1:
-                timings = theirs.complete(ids, 1, cached=True)
-                told["ttft of turn 5 llama.cpp, ms"] = timings["wall_ms"]
-            start_s = process_time_s()
-            reply.adopt()
-            told["adopt a reply, ms"] = (process_time_s() - start_s) * 1000
-            ids += ours.decoder.tokenizer.encode(reply.text)
-            if n == len(TURNS) - 2:
-                theirs.complete(ids, 1, cached=True)
-            await asyncio.sleep(THINKING_S)
+    for name, sampling in (("decode", GREEDY), ("decode sampled", SAMPLED)):
+        prefill_s, decode_s, trunk = _generated(ours, fresh, sampling)
+        ours.runtime.scheduler.remove_trunk(trunk)
+        timings = theirs.complete(
+            fresh, N_GENERATED, cached=False, temperature=sampling.temperature
+        )
+        told[f"{name}, tok/s"] = (N_GENERATED - 1) / decode_s
+        told[f"{name} llama.cpp, tok/s"] = timings["predicted_per_second"]
+        if sampling is GREEDY:
+            told["prefill, tok/s"] = len(fresh) / prefill_s
+            told["prefill llama.cpp, tok/s"] = timings["prompt_per_second"]
     return told
 
 
-def _hash_for_a_while() -> None:
-    """A second or so of one core, without Python's lock."""
-    pbkdf2_hmac("sha256", b"voicepipe", b"bench", HASH_ROUNDS)
-
-
-def _row(what: str, values: list[float]) -> dict[str, object]:
+def _fork_and_cancel(ours: LocalLLM, prompt: Sequence[int]) -> dict[str, float]:
+    """A fork with its first token's room, and blocks back after a cancel."""
+    runtime = ours.runtime
+    _, _, trunk = _generated(ours, prompt, GREEDY)
+    before = runtime.pool.n_referenced
+    start_s = process_time_s()
+    fork = trunk.sequence.fork()
+    fork.append([0])
+    forked_s = process_time_s()
+    fork.release()
+    released_s = process_time_s()
+    assert runtime.pool.n_referenced == before, "a cancelled fork keeps blocks"
+    runtime.scheduler.remove_trunk(trunk)
     return {
-        "what": what,
-        "n": len(values),
-        "p50": round(float(np.percentile(values, 50)), 2),
-        "p95": round(float(np.percentile(values, 95)), 2),
+        "fork with a copied tail, ms": (forked_s - start_s) * 1000,
+        "cancel to free blocks, ms": (released_s - forked_s) * 1000,
     }
+
+
+# -- a call ----------------------------------------------------------------------------------------
+
+
+async def _first_token_ms(reply: Reply, *, read_all: bool = True) -> float:
+    start_s, took_ms = process_time_s(), 0.0
+    async with reply as deltas:
+        async for _ in deltas:
+            took_ms = took_ms or (process_time_s() - start_s) * 1000
+            if not read_all:
+                break
+    return took_ms
+
+
+async def _call(ours: LocalLLM, theirs: LlamaCpp) -> dict[str, float]:
+    """Time to first token in the situations of one call; the fifth turn also by llama.cpp."""
+    told: dict[str, float] = {}
+    tokenizer, template = ours.runtime.tokenizer, ours.runtime.template
+    async with ours.open(SYSTEM) as conversation:
+        ids = list(template.system_ids(SYSTEM))
+        for n, text in enumerate(TURNS[:5]):
+            reply = conversation.reply(text)
+            told[f"ttft of turn {n + 1}, ms"] = await _first_token_ms(reply)
+            ids += template.user_ids(text, "reply" if n else "system") + template.reply_header_ids
+            if n == 4:
+                timings = theirs.complete(ids, 1, cached=True)
+                told["ttft of turn 5 llama.cpp, ms"] = timings["wall_ms"]
+            reply.adopt()
+            ids += tokenizer.encode(reply.text)
+            if n == 3:
+                theirs.complete(ids, 1, cached=True)
+            await asyncio.sleep(PAUSE_S)
+        conversation.truncate(reply.text[: len(reply.text) // 2])
+        await asyncio.sleep(PAUSE_S)
+        told |= await _eager(conversation)
+    return told
+
+
+async def _eager(conversation: Conversation) -> dict[str, float]:
+    told: dict[str, float] = {}
+    reply = conversation.reply(TURNS[5])
+    told["ttft after a barge-in, ms"] = await _first_token_ms(reply)
+    reply.adopt()
+    await asyncio.sleep(PAUSE_S)
+    eager = conversation.reply(TURNS[6], held=True)
+    async with eager as deltas:
+        async for _ in deltas:
+            eager.release()
+    eager.adopt()
+    await asyncio.sleep(PAUSE_S)
+    dropped = conversation.reply(TURNS[7], held=True)
+    told["ttft after an adopted fork, ms"] = await _first_token_ms(dropped, read_all=False)
+    dropped.drop()
+    again = conversation.reply(TURNS[7] + " please")
+    told["ttft after a dropped fork, ms"] = await _first_token_ms(again)
+    again.drop()
+    return told
+
+
+# -- many conversations ----------------------------------------------------------------------------
+
+
+async def _shared_prompt(ours: LocalLLM) -> dict[str, float]:
+    """KV blocks of 16 sessions with a system prompt of 600 tokens, beside those of one."""
+    runtime = ours.runtime
+    words = itertools.cycle(" ".join(TURNS).split())
+    system = " ".join(itertools.islice(words, 480))
+    before = runtime.pool.n_referenced
+    async with ours.open(system):
+        alone = runtime.pool.n_referenced - before
+        n_tokens = len(runtime.template.system_ids(system))
+        async with asyncio.TaskGroup() as group:
+            done = asyncio.Event()
+            opened = [asyncio.Event() for _ in range(15)]
+            for event in opened:
+                group.create_task(_hold_open(ours, system, event, done))
+            for event in opened:
+                await event.wait()
+            together = runtime.pool.n_referenced - before
+            done.set()
+    return {
+        "shared_prompt_tokens": n_tokens,
+        "kv_of_16_sessions_vs_one": round(together / alone, 3),
+    }
+
+
+async def _hold_open(
+    ours: LocalLLM, system: str, opened: asyncio.Event, done: asyncio.Event
+) -> None:
+    async with ours.open(system):
+        opened.set()
+        await done.wait()
+
+
+async def _at_once(ours: LocalLLM, n: int) -> dict[str, float]:
+    """`n` conversations of three turns, begun 0.3 s apart: replies a second in time."""
+    runtime = ours.runtime
+    before, runtime.metrics = runtime.metrics, LlmMetrics(TARGETS)
+    start_s = process_time_s()
+
+    async def talk(which: int) -> None:
+        await asyncio.sleep(0.3 * which)
+        async with ours.open(SYSTEM) as conversation:
+            for turn in range(3):
+                reply = conversation.reply(NEWS[(which + 5 * turn) % len(NEWS)])
+                await _first_token_ms(reply)
+                reply.adopt()
+                await asyncio.sleep(1.0)
+
+    async with asyncio.TaskGroup() as group:
+        for which in range(n):
+            group.create_task(talk(which))
+    took_s = process_time_s() - start_s
+    summary, runtime.metrics = runtime.metrics.summary(), before
+    return {
+        f"at_once_{n}_replies_per_s": round(summary.n_replies / took_s, 2),
+        f"at_once_{n}_goodput_per_s": round(summary.goodput_per_s, 2),
+        f"at_once_{n}_ttft_p90_ms": round(summary.ttft_s.p90 * 1000, 1),
+        f"at_once_{n}_itl_p90_ms": round(summary.itl_s.p90 * 1000, 1),
+    }
+
+
+# -- speculation -----------------------------------------------------------------------------------
+
+MODES: dict[str, tuple[DraftSource, ...]] = {
+    "off": (),
+    "suffix": ("suffix",),
+    "earlier-reply": ("earlier-reply",),
+    "all": DRAFT_SOURCES,
+}
+
+
+async def _speculation(ours: LocalLLM, samples: Samples) -> None:
+    """Tokens a second after the first on calls that repeat themselves, by source of drafts, and on
+    talk that does not. Modes alternate call by call."""
+    for call, turns in enumerate(CALLS):
+        for mode, drafts in MODES.items():
+            speed, length = await _spoken(ours, drafts, f"{SYSTEM} ({mode})", turns)
+            samples.setdefault(f"decode on calls, drafts {mode}, tok/s", []).append(speed)
+            if length:
+                samples.setdefault(f"acceptance length, drafts {mode}", []).append(length)
+        for mode in ("off", "all"):
+            news = [NEWS[(5 * call + n) % len(NEWS)] for n in range(5)]
+            speed, _ = await _spoken(ours, MODES[mode], f"{SYSTEM} {call} ({mode})", news)
+            samples.setdefault(f"decode on news, drafts {mode}, tok/s", []).append(speed)
+
+
+async def _spoken(
+    ours: LocalLLM, drafts: Collection[DraftSource], system: str, turns: Sequence[str]
+) -> tuple[float, float]:
+    """Tokens a second and acceptance length over a call in which each turn is first answered
+    eagerly, without its last word."""
+    runtime = ours.runtime
+    settings, runtime.settings = runtime.settings, replace(runtime.settings, drafts=drafts)
+    before, runtime.metrics = runtime.metrics, LlmMetrics()
+    async with ours.open(system) as conversation:
+        for text in turns:
+            eager = conversation.reply(text.rsplit(" ", 1)[0], held=True)
+            await _first_token_ms(eager)
+            eager.drop()
+            reply = conversation.reply(text)
+            await _first_token_ms(reply)
+            reply.adopt()
+            await asyncio.sleep(PAUSE_S)
+    summary = runtime.metrics.summary()
+    runtime.metrics, runtime.settings = before, settings
+    tpots = summary.tpot_s.values
+    return 1 / float(np.mean(tpots)), summary.acceptance_length
 
 
 def _ratios(samples: Samples) -> dict[str, float]:
-    """Medians of ours over medians of llama.cpp's: speeds (more is better), then a time."""
+    """Medians of ours over medians of llama.cpp's: speeds (more is better), then times."""
     p50 = {what: float(np.median(values)) for what, values in samples.items()}
+
+    def ratio(one: str, other: str) -> float:
+        return round(p50[one] / p50[other], 3)
+
+    plain = "decode on calls, drafts off, tok/s"
+    speculative = ratio("decode on calls, drafts all, tok/s", plain)
+    decode = ratio("decode, tok/s", "decode llama.cpp, tok/s")
     return {
-        "prefill_vs_llamacpp": round(p50["prefill, tok/s"] / p50["prefill llama.cpp, tok/s"], 3),
-        "decode_vs_llamacpp": round(p50["decode, tok/s"] / p50["decode llama.cpp, tok/s"], 3),
-        "ttft_later_turn_vs_llamacpp": round(
-            p50["ttft of turn 5, ms"] / p50["ttft of turn 5 llama.cpp, ms"], 3
+        "prefill_vs_llamacpp": ratio("prefill, tok/s", "prefill llama.cpp, tok/s"),
+        "decode_vs_llamacpp": decode,
+        "decode_sampled_vs_llamacpp": ratio(
+            "decode sampled, tok/s", "decode sampled llama.cpp, tok/s"
+        ),
+        "decode_speculative_vs_plain": speculative,
+        "decode_speculative_vs_llamacpp": round(decode * speculative, 3),
+        "ttft_later_turn_vs_llamacpp": ratio("ttft of turn 5, ms", "ttft of turn 5 llama.cpp, ms"),
+        "speculative_tpot_vs_plain": ratio(
+            "decode on news, drafts off, tok/s", "decode on news, drafts all, tok/s"
         ),
     }
-
-
-def _table(rows: list[dict[str, object]], ratios: dict[str, float]) -> str:
-    lines = [f"{'':44}{'p50':>10}{'p95':>10}"]
-    lines += [f"{row['what']:44}{row['p50']:>10}{row['p95']:>10}" for row in rows]
-    lines += [f"{name:44}{ratio:>10}" for name, ratio in ratios.items()]
-    return "\n".join(lines)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections.abc import Collection
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.llm import LocalLLM, ReplyLength, Sampling
+from stages.llm.runtime import DRAFT_SOURCES, DraftSource
 from stages.llm.step_plan import Rows
 from tests import llm_tiny
 from voicepipe.clock import run_virtual
@@ -24,7 +26,7 @@ N_REPLY = 6
 
 
 @functools.cache
-def tiny(context_tokens: int = 512, *, speculate: bool = True) -> LocalLLM:
+def tiny(context_tokens: int = 512, *, drafts: Collection[DraftSource] = DRAFT_SOURCES) -> LocalLLM:
     return LocalLLM(
         llm_tiny.model_file(),
         n_threads=1,
@@ -32,7 +34,7 @@ def tiny(context_tokens: int = 512, *, speculate: bool = True) -> LocalLLM:
         context_tokens=context_tokens,
         length=ReplyLength(N_REPLY, N_REPLY),
         sampling=Sampling(temperature=0.0, repetition_penalty=1.0),
-        speculate=speculate,
+        drafts=drafts,
     )
 
 
@@ -365,8 +367,7 @@ def test_replies_at_once_take_turns() -> None:
     async def main() -> None:
         async with AsyncExitStack() as stack:
             conversations = [
-                await stack.enter_async_context(tiny(speculate=False).open(SYSTEM))
-                for _ in range(3)
+                await stack.enter_async_context(tiny(drafts=()).open(SYSTEM)) for _ in range(3)
             ]
             await settled()
             replies = [conversation.reply("hello") for conversation in conversations]

@@ -27,7 +27,7 @@ from voicepipe.budget import Budget
 from voicepipe.config import AgentConfig
 from voicepipe.errors import UsageError
 from voicepipe.frames import Pcm
-from voicepipe.models import path_of
+from voicepipe.models import path_of, state_root
 from voicepipe.protocols import (
     LanguageModel,
     Observer,
@@ -145,7 +145,11 @@ def _whisper(name: str, config: AgentConfig) -> SpeechToText:
 
 def _local(name: str, config: AgentConfig) -> LanguageModel:
     return LocalLLM(
-        _folder("", name), n_threads=config.llm_threads, sampling=Sampling(seed=config.seed)
+        _folder("", name),
+        n_threads=config.llm_threads,
+        sampling=Sampling(seed=config.seed),
+        draft_path=_folder("", config.llm_draft) if config.llm_draft else None,
+        kv_folder=state_root(),
     )
 
 
@@ -214,4 +218,6 @@ def _model_names(config: AgentConfig) -> list[str]:
             names.add(prefixes[scheme] + name)
     if not config.turn.startswith("scripted:"):
         names.add(_SILERO)
+    if config.llm_draft and os.sep not in config.llm_draft:
+        names.add(config.llm_draft)
     return sorted(names)

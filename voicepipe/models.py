@@ -29,6 +29,11 @@ def cache_root() -> Path:
     return platformdirs.user_cache_path("voicepipe") / "models"
 
 
+def state_root() -> Path:
+    """Where what models have computed may be kept, beside the models."""
+    return cache_root().parent / "kv"
+
+
 @functools.cache
 def _store_at(root: Path) -> ModelStore:
     return ModelStore(root)

@@ -64,7 +64,7 @@ class DraftConversation:
         return n_common(tuple(self._sequence.ids), tuple(ids))
 
     def _advance(self, ids: Sequence[int], *, n_logits: int) -> torch.Tensor | None:
-        """A chunk further; logits [vocabulary] when that is the end of `ids` and they are wanted."""
+        """A chunk further; logits [vocabulary] at the end of `ids`, if wanted."""
         sequence = self._sequence
         sequence.truncate(self._known(ids))
         position = len(sequence.ids)

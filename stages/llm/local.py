@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from stages.llm.local_conversation import NEXT_TURN_TOKENS, LocalConversation
 from stages.llm.metrics import Summary
 from stages.llm.prepare import Precision
 from stages.llm.reply_text import ReplyLength
-from stages.llm.runtime import Runtime, Settings
+from stages.llm.runtime import DRAFT_SOURCES, DraftSource, Runtime, Settings
 from stages.llm.sampling import Sampling
 from voicepipe.errors import ComponentError
 from voicepipe.protocols import Conversation
@@ -49,7 +49,7 @@ class LocalLLM:
         sampling: Sampling | None = None,
         length: ReplyLength | None = None,
         precision: Precision = "int8",
-        speculate: bool = True,
+        drafts: Collection[DraftSource] = DRAFT_SOURCES,
         draft_path: Path | None = None,
         kv_folder: Path | None = None,
     ) -> None:
@@ -61,7 +61,7 @@ class LocalLLM:
             sampling=sampling or Sampling(),
             length=length or ReplyLength(),
             precision=precision,
-            speculate=speculate,
+            drafts=drafts,
             draft_path=draft_path,
             kv_folder=kv_folder,
         )

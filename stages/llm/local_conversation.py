@@ -72,7 +72,7 @@ class LocalConversation:
             prompt_ids,
             text=ReplyText(tokenizer, settings.length),
             verifier=Verifier(settings.sampling, end_ids=tokenizer.eos_ids),
-            draft=self._draft(prompt_ids) if settings.speculate else None,
+            draft=self._draft(prompt_ids),
             speculation=self._speculation,
             priority=Priority.HELD if held else Priority.RELEASED,
         )
@@ -109,17 +109,20 @@ class LocalConversation:
 
     # -- drafts --------------------------------------------------------------------------------
 
-    def _draft(self, prompt_ids: Sequence[int]) -> Draft:
-        drafts: list[Draft] = [EarlierReply(self._earlier)] if self._earlier else []
-        for memory in (self._said, self._replies):
+    def _draft(self, prompt_ids: Sequence[int]) -> Draft | None:
+        runtime, sources = self.runtime, self.runtime.settings.drafts
+        drafts: list[Draft] = []
+        if self._earlier and "earlier-reply" in sources:
+            drafts.append(EarlierReply(self._earlier))
+        for memory in (self._said, self._replies) if "suffix" in sources else ():
             cursor = memory.cursor()
             cursor.follow(prompt_ids[-DRAFT_CONTEXT:])
             drafts.append(SuffixDraft(cursor))
-        engine = self.runtime.drafter
-        if engine is not None and self._drafter is not None:
-            model = ReplyDrafter(engine, self._drafter, prompt_ids, self.runtime.settings.sampling)
-            drafts.append(ModelDraft(model, len(prompt_ids), len(self.runtime.tokenizer)))
-        return BestDraft(drafts, self._speculation.expected_tokens)
+        if runtime.drafter and self._drafter and "model" in sources:
+            sampling = runtime.settings.sampling
+            model = ReplyDrafter(runtime.drafter, self._drafter, prompt_ids, sampling)
+            drafts.append(ModelDraft(model, len(prompt_ids), len(runtime.tokenizer)))
+        return BestDraft(drafts, self._speculation.expected_tokens) if drafts else None
 
     def _remember(self, user: str, reply_ids: Sequence[int]) -> None:
         """What was said may be said again. Only replies are drafts for other conversations."""

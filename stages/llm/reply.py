@@ -17,7 +17,8 @@ DELTAS_AHEAD = 256
 class ReplySource(Protocol):
     """What makes one reply."""
 
-    stats: ReplyStats
+    @property
+    def stats(self) -> ReplyStats: ...
 
     async def generate(self, emit: Callable[[str], Awaitable[None]]) -> None:
         """Emit the text of the reply piece by piece and return at its end; raise on failure."""

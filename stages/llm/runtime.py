@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -31,6 +32,10 @@ from voicepipe.errors import UsageError
 
 log = logging.getLogger(__name__)
 
+DraftSource = Literal["earlier-reply", "suffix", "model"]
+DRAFT_SOURCES: tuple[DraftSource, ...] = ("earlier-reply", "suffix", "model")
+"""Where drafts of the next tokens come from, see drafts.py."""
+
 HOST_BYTES = 64 << 20
 DISK_BYTES = 512 << 20
 """What evicted state and known prefixes may take in memory and on disk."""
@@ -50,7 +55,7 @@ class Settings:
     sampling: Sampling = field(default_factory=Sampling)
     length: ReplyLength = field(default_factory=ReplyLength)
     precision: Precision = "int8"
-    speculate: bool = True
+    drafts: Collection[DraftSource] = DRAFT_SOURCES
     draft_path: Path | None = None
     kv_folder: Path | None = None
 
@@ -58,6 +63,10 @@ class Settings:
         if min(self.n_threads, self.n_decode_threads) < 1:
             raise UsageError(
                 f"{self.n_threads} and {self.n_decode_threads} threads: give at least 1 each"
+            )
+        if unknown := sorted(set(self.drafts) - set(DRAFT_SOURCES)):
+            raise UsageError(
+                f"unknown draft source {unknown[0]!r}; known: {', '.join(DRAFT_SOURCES)}"
             )
 
 
