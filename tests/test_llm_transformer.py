@@ -135,6 +135,25 @@ def test_sequences_in_one_step_do_not_notice_each_other(
             assert_equal(model.step(store, batch), torch.cat(expected))
 
 
+@settings(max_examples=40, deadline=None)
+@given(FAMILIES, st.integers(0, 40), st.lists(st.integers(1, 6), min_size=1, max_size=4))
+def test_forks_read_what_they_share_once_and_get_the_logits_of_their_own(
+    family: Family, n_shared: int, ns: list[int]
+) -> None:
+    model = model_of(family)
+    store = dirty_store(model)
+    prefix = Placed(list(range(N_SLOTS)))
+    if n_shared:
+        model.step(store, [prefix.rows(IDS[:n_shared], 0)])
+    batch, expected = [], []
+    for fork, n in enumerate(ns):
+        own = n_shared + 6 * fork
+        sequence = Placed([*range(n_shared), *range(own, own + 6)], ids=IDS[:n_shared])
+        batch.append(sequence.rows(IDS[n_shared : n_shared + n], n))
+        expected.append(whole(family, len(IDS))[n_shared : n_shared + n])
+    assert_equal(model.step(store, batch), torch.cat(expected))
+
+
 def test_a_sliding_layer_sees_its_window_and_no_more() -> None:
     model = model_of("gemma3")
     assert model.config.is_sliding(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from stages.llm.attention import Seen
 from stages.llm.layer import Layer, constant, unit_rms
 from stages.llm.model_config import ModelConfig
 from stages.llm.rope import head_kinds, rope_table
@@ -48,15 +49,11 @@ class DecoderNet(torch.nn.Module):
         positions: torch.Tensor,
         first_slot: int,
         slots: torch.Tensor,
-        spans: list[list[int]],
-        masks: list[torch.Tensor],
-        gathers: list[torch.Tensor],
-        local_spans: list[list[int]],
-        local_masks: list[torch.Tensor],
-        local_gathers: list[torch.Tensor],
+        seen: Seen,
+        local_seen: Seen,
     ) -> torch.Tensor:
-        """Hidden states [n, n_embed] of the rows `ids` [n]; their keys and values are in `kv`
-        afterwards."""
+        """Hidden states [n, n_embed] of the rows `ids` [n]; their keys and values are in the store
+        afterwards. `local_seen` is for sliding layers."""
         h = torch.nn.functional.embedding(ids, self.embedding)
         h = h.double() if self.is_double else h.float()
         rope = self.turns(self.rope, ids.size(0), position, positions)
@@ -64,11 +61,11 @@ class DecoderNet(torch.nn.Module):
         if self.slides:
             local_rope = self.turns(self.local_rope, ids.size(0), position, positions)
         for n, layer in enumerate(self.layers):
-            turn, seen = rope, (spans, masks, gathers)
-            if self.slides and self.sliding[n]:
-                turn, seen = local_rope, (local_spans, local_masks, local_gathers)
             state = kv[n], keys[n], values[n]
-            h = layer(h, turn, state, first_slot, slots, seen)
+            if self.slides and self.sliding[n]:
+                h = layer(h, local_rope, state, first_slot, slots, local_seen)
+            else:
+                h = layer(h, rope, state, first_slot, slots, seen)
         return h
 
     def turns(

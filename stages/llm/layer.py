@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from stages.llm.attention import attend_each
+from stages.llm.attention import Seen, attend
 from stages.llm.model_config import ModelConfig
 
 
@@ -62,7 +62,7 @@ class Layer(torch.nn.Module):
         state: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
         first_slot: int,
         slots: torch.Tensor,
-        seen: tuple[list[list[int]], list[torch.Tensor], list[torch.Tensor]],
+        seen: Seen,
     ) -> torch.Tensor:
         """The next layer's `h` [n, n_embed]. `state` is the layer's part of a KvStore: all of it,
         its keys and its values; `seen` has the fields of `step_plan.Spans`."""
@@ -80,7 +80,7 @@ class Layer(torch.nn.Module):
         else:
             kv.index_copy_(1, slots, keys_values)
         queries = rows.narrow(1, 0, self.n_heads)
-        x = self.out(attend_each(queries, keys, values, seen[0], seen[1], seen[2], self.softcap))
+        x = self.out(attend(queries, keys, values, seen, self.softcap))
         if self.has_post_norms:
             x = unit_rms(x, self.eps).mul_(self.post_gains[0])
         h.add_(x)

@@ -11,12 +11,18 @@ from dataclasses import dataclass
 
 import torch
 
+from stages.llm.attention import Seen
 from voicepipe.errors import UsageError
 
 Runs = Sequence[tuple[int, int]]
 
 MAX_RUNS = 6
 """A sequence in more pieces than this is gathered into one: two products a piece cost more."""
+
+MIN_SHARED = 16
+"""Fewer tokens are not worth products of their own."""
+
+NO_GATHER = torch.empty(0, dtype=torch.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +43,24 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """What each sequence's rows attend to, in one kind of layer.
+    """What rows attend to, in one kind of layer. Scores are a table: a line for each row, and for
+    each token that it sees a column, in order of position."""
 
-    `spans[s]` is [number of rows, first slot, tokens, first slot, tokens, …]. `masks[s]` is added
-    to the scores of the last `masks[s].shape[1]` tokens; [0, 0] for a single row, which sees
-    everything. `gathers[s]` has the slots themselves where there are too many runs, else nothing.
-    """
-
-    spans: list[list[int]]
-    masks: list[torch.Tensor]
+    segments: list[list[int]]
+    """[first row, rows, first slot, tokens, first column]: these rows see these tokens. Rows of
+    several sequences see in common what their sequences share."""
     gathers: list[torch.Tensor]
+    """For each segment its slots one by one, where they are in too many pieces; else empty."""
+    masked: list[list[int]]
+    """[first row, first column] of each mask."""
+    masks: list[torch.Tensor]
+    """What is added to the scores of a sequence with several rows; see `causal_mask`."""
+    n_rows: int
+
+    @property
+    def seen(self) -> Seen:
+        """For TorchScript, which knows no dataclasses."""
+        return self.segments, self.gathers, self.masked, self.masks, self.n_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,21 +132,49 @@ def causal_mask(n_rows: int, n_tokens: int, window: int, dtype: torch.dtype) -> 
 
 
 def _spans(batch: Sequence[Rows], window: int, dtype: torch.dtype) -> Spans:
-    spans, masks, gathers = [], [], []
+    shared = 0 if window else _n_shared(batch)
+    n_all = sum(len(rows.ids) for rows in batch)
+    spans = Spans([], [], [], [], n_all)
+    if shared:
+        _add(spans, 0, n_all, [(batch[0].runs[0][0], shared)], 0)
+    row = 0
     for rows in batch:
         n = len(rows.ids)
-        runs = last_tokens(rows.runs, window + n - 1) if window else rows.runs
-        n_tokens = sum(length for _, length in runs)
-        if n == 1:
-            masks.append(torch.empty(0, 0))
-        elif window and n_tokens > window:
-            masks.append(causal_mask(n, n_tokens, window, dtype))
-        else:
-            masks.append(causal_mask(n, n, 0, dtype))
-        spans.append([n, *(number for run in runs for number in run)])
-        gathered = len(runs) > MAX_RUNS
-        gathers.append(torch.tensor(_slots(runs) if gathered else (), dtype=torch.int64))
-    return Spans(spans, masks, gathers)
+        n_tokens = rows.position + n
+        if window:
+            n_tokens = min(n_tokens, window + n - 1)
+        runs = last_tokens(rows.runs, n_tokens - shared)
+        _add(spans, row, n, runs, shared)
+        if n > 1:
+            is_cut = window and n_tokens > window
+            n_masked = n_tokens if is_cut else n
+            spans.masked.append([row, n_tokens - n_masked])
+            spans.masks.append(causal_mask(n, n_masked, window if is_cut else 0, dtype))
+        row += n
+    return spans
+
+
+def _add(spans: Spans, row: int, n: int, runs: Runs, column: int) -> None:
+    """`n` rows from `row` see `runs`."""
+    n_tokens = sum(length for _, length in runs)
+    if len(runs) > MAX_RUNS:
+        spans.segments.append([row, n, 0, n_tokens, column])
+        spans.gathers.append(torch.tensor(_slots(runs)))
+        return
+    for first, length in runs:
+        spans.segments.append([row, n, first, length, column])
+        spans.gathers.append(NO_GATHER)
+        column += length
+
+
+def _n_shared(batch: Sequence[Rows]) -> int:
+    """How many tokens all sequences share, from the start and in one run; 0 for too few to matter.
+    Some of their own are left to each."""
+    first = batch[0].runs[0][0]
+    if len(batch) == 1 or any(rows.runs[0][0] != first for rows in batch):
+        return 0
+    shared = min(min(rows.runs[0][1], rows.position) for rows in batch)
+    return shared if shared >= MIN_SHARED else 0
 
 
 def _slots(runs: Runs) -> list[int]:

@@ -96,7 +96,6 @@ class Model:
 
     def _compute(self, store: KvStore, batch: Sequence[Rows]) -> torch.Tensor:
         plan = plan_step(batch, window=self._window, dtype=self._dtype)
-        everything, window = plan.everything, plan.window
         hidden: torch.Tensor = self._net(
             store.layers,
             store.keys,
@@ -106,12 +105,8 @@ class Model:
             plan.positions,
             plan.first_slot,
             plan.slots,
-            everything.spans,
-            everything.masks,
-            everything.gathers,
-            window.spans,
-            window.masks,
-            window.gathers,
+            plan.everything.seen,
+            plan.window.seen,
         )
         if len(plan.wanted) == 0:
             return torch.empty(0, self.config.n_vocabulary, dtype=self._dtype)
