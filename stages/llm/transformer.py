@@ -19,8 +19,8 @@ import torch
 from stages.llm.costs import StepCosts, measure
 from stages.llm.decoder_net import DecoderNet
 from stages.llm.huge_pages import collapse
+from stages.llm.kernels import KernelChoice, choose_kernel
 from stages.llm.kv_store import KvStore
-from stages.llm.linear import int8_engine
 from stages.llm.model_config import ModelConfig
 from stages.llm.prepare import DTYPES, Precision, Preparation
 from stages.llm.step_plan import Rows, plan_step
@@ -32,15 +32,14 @@ __all__ = ["KvStore", "Model", "Rows", "load_model"]
 
 log = logging.getLogger(__name__)
 
-N_WARM_UPS = 3
-"""TorchScript profiles the first runs of a shape and compiles at the second."""
-
 WARM_UP_TOKENS = 160
+"""What the rows of measured steps attend to, themselves included."""
 
 
 class Model:
     """One model on the CPU. `n_threads` compute steps of several rows, `n_decode_threads` those of
-    a single one: that is too little work to be worth waiting for a second core."""
+    a single one: that is too little work to be worth waiting for a second core. `kernel` is what
+    the start-up check of int8 found, if it was asked for."""
 
     def __init__(
         self,
@@ -51,10 +50,11 @@ class Model:
         dtype: torch.dtype,
         n_threads: int = 2,
         n_decode_threads: int = 1,
+        kernel: KernelChoice | None = None,
     ) -> None:
         if min(n_threads, n_decode_threads) < 1:
             raise UsageError(f"{n_threads} and {n_decode_threads} threads: give at least 1 each")
-        self.config = config
+        self.config, self.kernel = config, kernel
         self.n_positions = min(n_positions, config.n_context)
         self._net, self._dtype = net, dtype
         self._n_threads, self._n_decode_threads = n_threads, n_decode_threads
@@ -78,7 +78,7 @@ class Model:
         n_threads = self._n_threads if n_rows > 1 else self._n_decode_threads
         if torch.get_num_threads() != n_threads:
             torch.set_num_threads(n_threads)
-        with torch.inference_mode():
+        with torch.inference_mode(), torch.jit.optimized_execution(False):
             logits = self._compute(store, batch)
         if self._costs:
             self._costs.learn(n_rows, process_time_s() - start_s)
@@ -91,7 +91,7 @@ class Model:
         return self._costs
 
     def warm_up(self) -> None:
-        """Run the shapes that matter until torch has compiled them, and measure them."""
+        """Take steps until everything that is made once is made, and measure them."""
         self.costs()
 
     def _compute(self, store: KvStore, batch: Sequence[Rows]) -> torch.Tensor:
@@ -127,8 +127,8 @@ class Model:
 
         for layer in store.layers:
             layer.zero_()
-        for n_rows in [1, 2, 3, 32, 1] * N_WARM_UPS:
-            step(min(n_rows, n_tokens))
+        step(1)
+        step(min(2, n_tokens))
         return measure(step, n_tokens)
 
 
@@ -144,8 +144,8 @@ def load_model(
 
     `int8` keeps weights in 8 bits; the float precisions compute what the file says.
     """
-    if precision == "int8" and int8_engine() is None:
-        log.warning("this build of torch has no int8 kernels: computing in float32, slower")
+    kernel = choose_kernel() if precision == "int8" else None
+    if kernel and not kernel.is_int8:
         precision = "float32"
     config = weights.config
     n_positions = min(n_positions, config.n_context)
@@ -169,17 +169,19 @@ def load_model(
         dtype=DTYPES[precision],
         n_threads=n_threads,
         n_decode_threads=n_decode_threads,
+        kernel=kernel,
     )
 
 
 def _compiled(net: DecoderNet) -> torch.nn.Module:
-    """`net` as TorchScript: 1.7 times as fast at one token, and without Python's lock, so that a
-    busy event loop slows it little. Where this Python has no TorchScript, `net` itself."""
+    """`net` as TorchScript: 1.6 times as fast at one token, and without Python's lock, so that a
+    busy event loop slows it little. Where this Python has no TorchScript, `net` itself.
+
+    Its optimiser is off in `step`: it takes 4 s of the first steps and nothing off later ones."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # deprecated in favour of compilers that need gcc
-            script = cast(torch.jit.ScriptModule, torch.jit.script(net))
-            return cast(torch.nn.Module, torch.jit.freeze(script, preserved_attrs=["logits"]))
+            return cast(torch.nn.Module, torch.jit.script(net))
     except Exception as error:  # noqa: BLE001 - whatever it is, the model runs without
         log.warning("decoder runs uncompiled, slower: %s", str(error).splitlines()[0])
         return net

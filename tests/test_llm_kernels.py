@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from stages.llm import kernels
+from stages.llm.costs import StepCosts, measure
+from stages.llm.kernels import Kernel, choose_kernel, chosen
+
+INT8 = Kernel("int8", 0.02, 1e-4, 2e-4)
+FLOAT = Kernel("float32", 0.0, 4e-4, 5e-4)
+
+
+def test_the_fastest_right_kernel_is_chosen() -> None:
+    assert chosen((FLOAT, INT8)).kernel is INT8
+    broken = Kernel("int8", 0.7, 1e-5, 1e-5)
+    assert chosen((FLOAT, broken)).kernel is FLOAT
+    slow = Kernel("int8", 0.02, 1e-3, 1e-3)
+    assert chosen((slow, FLOAT)).kernel is FLOAT
+
+
+def test_this_machine_has_a_kernel_and_says_how_good_it_is() -> None:
+    choice = choose_kernel()
+    assert choice.kernel.error <= kernels.LARGEST_ERROR
+    assert choice.kernel.name in str(choice)
+    assert "us a row" in str(choice)
+
+
+def test_a_machine_without_int8_computes_in_floats_with_one_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(kernels, "int8_engine", lambda: None)
+    choose_kernel.cache_clear()
+    try:
+        assert not choose_kernel().is_int8
+        assert not choose_kernel().is_int8
+        assert len(caplog.records) == 1
+    finally:
+        choose_kernel.cache_clear()
+
+
+def test_costs_are_interpolated_and_never_fall_with_more_rows() -> None:
+    costs = StepCosts({1: 1.0, 2: 1.5, 4: 1.4, 8: 3.0})
+    assert [costs.of(n) for n in (1, 2, 3, 4, 6, 8)] == [1.0, 1.5, 1.5, 1.5, 2.25, 3.0]
+    assert costs.of(16) == pytest.approx(6.0)
+
+
+def test_costs_follow_what_steps_take() -> None:
+    costs = StepCosts({1: 1.0, 2: 2.0, 8: 5.0})
+    for _ in range(200):
+        costs.learn(1, 2.0)
+    assert costs.of(1) == pytest.approx(2.0, rel=0.01)
+    assert costs.of(8) == 5.0
+    costs.learn(8, 1000.0)
+    assert costs.of(8) < 6.0
+    for _ in range(200):
+        costs.learn(32, 40.0)
+    assert costs.of(32) == pytest.approx(40.0, rel=0.1)
+
+
+def test_steps_are_measured_up_to_the_largest_that_fits() -> None:
+    seen: list[int] = []
+    costs = measure(seen.append, 5)
+    assert sorted(set(seen)) == [1, 2, 4]
+    assert all(seconds > 0 for seconds in costs.table.values())
+
+
+@pytest.mark.parametrize("seconds", [{}, {0: 1.0}, {1: 0.0}])
+def test_impossible_costs_are_refused(seconds: dict[int, float]) -> None:
+    with pytest.raises(ValueError, match="no costs"):
+        StepCosts(seconds)
+
+
+def test_choosing_a_kernel_leaves_the_threads_alone() -> None:
+    before = torch.get_num_threads()
+    choose_kernel.cache_clear()
+    choose_kernel(2)
+    assert torch.get_num_threads() == before
