@@ -90,6 +90,7 @@ def int8_engine() -> str | None:
 
 def quantized_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """`weight` [m, n] in int8 and the scale of each row [m]: weight = int8 * scale."""
+    weight = weight.contiguous()
     least, most = torch.aminmax(weight, dim=1)
     scales = (torch.maximum(-least, most) / 127).clamp_min(1e-30)
     return (weight / scales[:, None]).round_().to(torch.int8), scales

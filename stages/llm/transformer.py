@@ -22,7 +22,8 @@ from stages.llm.huge_pages import collapse
 from stages.llm.kernels import KernelChoice, choose_kernel
 from stages.llm.kv_store import KvStore
 from stages.llm.model_config import ModelConfig
-from stages.llm.prepare import DTYPES, Precision, Preparation
+from stages.llm.packed_cache import PackedCache
+from stages.llm.prepare import DTYPES, Precision, Preparation, Prepared
 from stages.llm.step_plan import Rows, plan_step
 from stages.llm.weights import Weights
 from voicepipe.clock import process_time_s
@@ -78,7 +79,12 @@ class Model:
         n_threads = self._n_threads if n_rows > 1 else self._n_decode_threads
         if torch.get_num_threads() != n_threads:
             torch.set_num_threads(n_threads)
-        with torch.inference_mode(), torch.jit.optimized_execution(False):
+        with (
+            torch.inference_mode(),
+            torch.jit.optimized_execution(  # type: ignore[attr-defined]
+                False
+            ),
+        ):
             logits = self._compute(store, batch)
         if self._costs:
             self._costs.learn(n_rows, process_time_s() - start_s)
@@ -139,10 +145,12 @@ def load_model(
     precision: Precision = "int8",
     n_threads: int = 2,
     n_decode_threads: int = 1,
+    cache: PackedCache | None = None,
 ) -> Model:
     """The decoder of `weights` for sequences of up to `n_positions` tokens.
 
-    `int8` keeps weights in 8 bits; the float precisions compute what the file says.
+    `int8` keeps weights in 8 bits; the float precisions compute what the file says. What int8
+    takes long to prepare is kept in `cache`.
     """
     kernel = choose_kernel() if precision == "int8" else None
     if kernel and not kernel.is_int8:
@@ -151,7 +159,7 @@ def load_model(
     n_positions = min(n_positions, config.n_context)
     with torch.inference_mode():
         preparation = Preparation(config, precision)
-        tensors = preparation.prepared(weights)
+        tensors = _prepared(preparation, weights, cache)
         net = DecoderNet(
             config,
             tensors["embedding"],
@@ -171,6 +179,17 @@ def load_model(
         n_decode_threads=n_decode_threads,
         kernel=kernel,
     )
+
+
+def _prepared(preparation: Preparation, weights: Weights, cache: PackedCache | None) -> Prepared:
+    precision = preparation.precision
+    if cache is None or precision != "int8":
+        return preparation.prepared(weights)
+    tensors = cache.load(precision)
+    if tensors is None:
+        tensors = preparation.prepared(weights)
+        cache.save(precision, tensors)
+    return tensors
 
 
 def _compiled(net: DecoderNet) -> torch.nn.Module:
