@@ -92,6 +92,18 @@ def test_a_job_gets_its_turn_beside_somebody_who_always_steps() -> None:
     run_virtual(main())
 
 
+def test_job_after_job_does_not_keep_steps_from_running() -> None:
+    async def main() -> None:
+        with counting() as (engine, steps):
+            async with asyncio.TaskGroup() as group:
+                waiting = group.create_task(engine.until(lambda: len(steps) >= 5))
+                for _ in range(20):
+                    await engine.run(lambda: None)
+                assert waiting.done()
+
+    run_virtual(main())
+
+
 def test_what_a_job_or_a_step_raises_is_raised_where_it_is_waited_for() -> None:
     def fail() -> None:
         raise ValueError("no")

@@ -22,6 +22,7 @@ class Engine:
         self._step = step
         self._running: asyncio.Future[None] | None = None
         self._jobs: deque[Callable[[], None]] = deque()
+        self._was_job = False
         self._queued: list[Callable[[], None]] = []
 
     async def until(self, ready: Callable[[], bool]) -> None:
@@ -33,7 +34,7 @@ class Engine:
                 await asyncio.wait([self._running])
 
     async def run(self, job: Callable[[], None]) -> None:
-        """One job in place of a step, on the engine's thread. What it raises is raised here."""
+        """One job between two steps, on the engine's thread. What it raises is raised here."""
         errors: list[Exception | None] = []
 
         def attempt() -> None:
@@ -67,8 +68,9 @@ class Engine:
 
     async def _advance(self) -> None:
         running = self._running = asyncio.get_running_loop().create_future()
+        self._was_job = bool(self._jobs) and not self._was_job
         try:
-            await self._worker.run(self._jobs.popleft() if self._jobs else self._step)
+            await self._worker.run(self._jobs.popleft() if self._was_job else self._step)
         finally:
             self._running = None
             queued, self._queued = self._queued, []
