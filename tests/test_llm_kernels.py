@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from stages.llm import kernels
-from stages.llm.costs import StepCosts, measure
+from stages.llm.costs import StepCosts, ThreadCosts, measure
 from stages.llm.kernels import Kernel, choose_kernel, chosen
 
 INT8 = Kernel("int8", 0.02, 1e-4, 2e-4)
@@ -76,3 +76,30 @@ def test_choosing_a_kernel_leaves_the_threads_alone() -> None:
     choose_kernel.cache_clear()
     choose_kernel(2)
     assert torch.get_num_threads() == before
+
+
+def steps(costs: ThreadCosts, seconds: dict[int, float], n: int) -> list[int]:
+    """The threads of `n` steps of 8 rows that take `seconds` by number of threads."""
+    used = []
+    for _ in range(n):
+        n_threads = costs.choose(8, 2)
+        costs.learn(8, n_threads, seconds[n_threads])
+        used.append(n_threads)
+    return used
+
+
+def test_as_many_threads_are_used_as_are_fastest_now() -> None:
+    costs = ThreadCosts({1: StepCosts({1: 1.0, 8: 2.0}), 2: StepCosts({1: 1.1, 8: 1.2})})
+    assert costs.choose(1, 2) == 1
+    assert costs.choose(8, 1) == 1
+    assert costs.of(8) == 1.2
+    idle, busy = {1: 2.0, 2: 1.2}, {1: 2.4, 2: 6.0}
+    assert steps(costs, idle, 300).count(1) <= 8
+    assert steps(costs, busy, 300)[-100:].count(2) <= 3
+    assert costs.of(8) == pytest.approx(2.4, rel=0.1)
+    assert steps(costs, idle, 600)[-100:].count(1) <= 3
+
+
+def test_a_long_context_is_no_reason_for_fewer_threads() -> None:
+    costs = ThreadCosts({1: StepCosts({1: 1.0, 8: 2.0}), 2: StepCosts({1: 1.1, 8: 1.2})})
+    assert steps(costs, {1: 8.0, 2: 4.8}, 300).count(1) <= 8

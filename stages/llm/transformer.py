@@ -12,11 +12,12 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import cast
 
 import torch
 
-from stages.llm.costs import StepCosts, measure
+from stages.llm.costs import ThreadCosts, measure
 from stages.llm.decoder_net import DecoderNet
 from stages.llm.huge_pages import collapse
 from stages.llm.kernels import KernelChoice, choose_kernel
@@ -24,7 +25,7 @@ from stages.llm.kv_store import KvStore
 from stages.llm.model_config import ModelConfig
 from stages.llm.packed_cache import PackedCache
 from stages.llm.prepare import DTYPES, Precision, Preparation, Prepared
-from stages.llm.step_plan import Rows, plan_step
+from stages.llm.step_plan import Rows, StepPlan, plan_step
 from stages.llm.weights import Weights
 from voicepipe.clock import process_time_s
 from voicepipe.errors import UsageError
@@ -33,14 +34,17 @@ __all__ = ["KvStore", "Model", "Rows", "load_model"]
 
 log = logging.getLogger(__name__)
 
+_optimized = torch.jit.optimized_execution  # type: ignore[attr-defined]
+
 WARM_UP_TOKENS = 160
 """What the rows of measured steps attend to, themselves included."""
 
 
 class Model:
-    """One model on the CPU. `n_threads` compute steps of several rows, `n_decode_threads` those of
-    a single one: that is too little work to be worth waiting for a second core. `kernel` is what
-    the start-up check of int8 found, if it was asked for."""
+    """One model on the CPU. At most `n_threads` compute steps of several rows, at most
+    `n_decode_threads` those of a single one: that is little work, hardly worth waiting for a second
+    core. Fewer do when that is faster. `kernel` is what the start-up check of int8 found, if it was
+    asked for."""
 
     def __init__(
         self,
@@ -60,7 +64,7 @@ class Model:
         self._net, self._dtype = net, dtype
         self._n_threads, self._n_decode_threads = n_threads, n_decode_threads
         self._window = config.window if any(config.sliding_layers) else 0
-        self._costs: StepCosts | None = None
+        self._costs: ThreadCosts | None = None
 
     def new_store(self, n_slots: int) -> KvStore:
         """Room for the keys and values of `n_slots` tokens."""
@@ -76,21 +80,14 @@ class Model:
             raise UsageError(f"a sequence longer than the {self.n_positions} positions loaded")
         start_s = process_time_s()
         n_rows = sum(len(rows.ids) for rows in batch)
-        n_threads = self._n_threads if n_rows > 1 else self._n_decode_threads
-        if torch.get_num_threads() != n_threads:
-            torch.set_num_threads(n_threads)
-        with (
-            torch.inference_mode(),
-            torch.jit.optimized_execution(  # type: ignore[attr-defined]
-                False
-            ),
-        ):
-            logits = self._compute(store, batch)
+        most = self._n_threads if n_rows > 1 else self._n_decode_threads
+        n_threads = self._costs.choose(n_rows, most) if self._costs else most
+        logits = self._compute(store, batch, n_threads)
         if self._costs:
-            self._costs.learn(n_rows, process_time_s() - start_s)
+            self._costs.learn(n_rows, n_threads, process_time_s() - start_s)
         return logits
 
-    def costs(self) -> StepCosts:
+    def costs(self) -> ThreadCosts:
         """What steps cost; measured at the first call, and as they are taken after it."""
         if self._costs is None:
             self._costs = self._measured()
@@ -100,8 +97,15 @@ class Model:
         """Take steps until everything that is made once is made, and measure them."""
         self.costs()
 
-    def _compute(self, store: KvStore, batch: Sequence[Rows]) -> torch.Tensor:
+    @torch.inference_mode()
+    def _compute(self, store: KvStore, batch: Sequence[Rows], n_threads: int) -> torch.Tensor:
+        if torch.get_num_threads() != n_threads:
+            torch.set_num_threads(n_threads)
         plan = plan_step(batch, window=self._window, dtype=self._dtype)
+        with _optimized(False):
+            return self._run(store, plan)
+
+    def _run(self, store: KvStore, plan: StepPlan) -> torch.Tensor:
         hidden: torch.Tensor = self._net(
             store.layers,
             store.keys,
@@ -121,21 +125,24 @@ class Model:
         logits: torch.Tensor = self._net.logits(hidden)  # type: ignore[operator]
         return logits
 
-    def _measured(self) -> StepCosts:
+    def _measured(self) -> ThreadCosts:
         n_tokens = min(WARM_UP_TOKENS, self.n_positions)
         store = self.new_store(n_tokens)
 
-        def step(n_rows: int) -> None:
+        def step(n_threads: int, n_rows: int) -> None:
             position = n_tokens - n_rows
             ids = [n % self.config.n_vocabulary for n in range(n_rows)]
             slots = range(position, n_tokens)
-            self.step(store, [Rows(ids, position, slots, [(0, n_tokens)], min(n_rows, 8))])
+            rows = Rows(ids, position, slots, [(0, n_tokens)], min(n_rows, 8))
+            self._compute(store, [rows], n_threads)
 
         for layer in store.layers:
             layer.zero_()
-        step(1)
-        step(min(2, n_tokens))
-        return measure(step, n_tokens)
+        numbers = sorted({1, self._n_decode_threads, self._n_threads})
+        for n_threads in numbers:
+            step(n_threads, 1)
+            step(n_threads, min(2, n_tokens))
+        return ThreadCosts({n: measure(partial(step, n), n_tokens) for n in numbers})
 
 
 def load_model(
