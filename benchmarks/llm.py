@@ -41,6 +41,7 @@ SAMPLED = Sampling(temperature=0.8)
 GREEDY = Sampling()
 TARGETS = Targets(ttft_s=0.15, tpot_s=0.06)
 AT_ONCE = (1, 4, 16)
+N_CALLS = 4
 
 Samples = dict[str, list[float]]
 
@@ -285,7 +286,7 @@ MODES: dict[str, tuple[DraftSource, ...]] = {
 async def _speculation(ours: LocalLLM, samples: Samples) -> None:
     """Tokens a second after the first on calls that repeat themselves, by source of drafts, and on
     talk that does not. Modes alternate call by call."""
-    for call, turns in enumerate(CALLS):
+    for call, turns in enumerate(CALLS[:N_CALLS]):
         for mode, drafts in MODES.items():
             speed, length = await _spoken(ours, drafts, f"{SYSTEM} ({mode})", turns)
             samples.setdefault(f"decode on calls, drafts {mode}, tok/s", []).append(speed)

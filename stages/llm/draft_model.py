@@ -32,6 +32,10 @@ class DraftEngine:
         """What one token costs, seconds."""
         return self._model.costs().of(1)
 
+    @property
+    def n_blocks_in_use(self) -> int:
+        return self._pool.n_referenced
+
     def conversation(self) -> DraftConversation:
         return DraftConversation(self._compute, self._pool)
 
