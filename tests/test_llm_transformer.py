@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import tempfile
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +17,9 @@ from stages.llm.safetensors_weights import SafetensorsWeights
 from stages.llm.transformer import KvStore, Model, Rows, load_model
 from stages.llm.weights import GgufWeights
 from tests import llm_families, llm_tiny
+from tests.llm_rows import IDS, N_SLOTS, Placed, slot_orders
 from voicepipe.errors import UsageError
 
-N_SLOTS = 96
-N_VOCABULARY = len(llm_tiny.vocabulary())
-IDS = [int(n) for n in np.random.default_rng(1).integers(0, N_VOCABULARY, 48)]
 EQUAL = 1e-12
 """In float64, of logits around 10; sums are taken in another order."""
 FAMILIES = st.sampled_from(llm_families.FAMILIES)
@@ -34,37 +30,6 @@ def model_of(family: Family, precision: Precision = "float64") -> Model:
     folder = Path(tempfile.mkdtemp(prefix="voicepipe-transformer-"))
     weights = SafetensorsWeights(llm_families.write_folder(folder / "model", family))
     return load_model(weights, n_positions=64, precision=precision, n_threads=1)
-
-
-@dataclass
-class Placed:
-    """A sequence whose tokens lie in `slots`, in order of position."""
-
-    slots: list[int]
-    n: int = 0
-    ids: list[int] = field(default_factory=list)
-
-    def rows(self, ids: list[int], n_logits: int) -> Rows:
-        """The rows that make the sequence longer by `ids`."""
-        position = len(self.ids)
-        self.ids += ids
-        used = self.slots[: len(self.ids)]
-        runs: list[tuple[int, int]] = []
-        for slot in used:
-            if runs and sum(runs[-1]) == slot:
-                runs[-1] = runs[-1][0], runs[-1][1] + 1
-            else:
-                runs.append((slot, 1))
-        return Rows(ids, position, used[position:], runs, n_logits)
-
-
-@st.composite
-def slot_orders(draw: st.DrawFn) -> list[int]:
-    """All slots, in pieces of any length, shuffled."""
-    cuts = draw(st.lists(st.integers(1, N_SLOTS - 1), max_size=12, unique=True).map(sorted))
-    ends = [0, *cuts, N_SLOTS]
-    pieces = [list(range(*piece)) for piece in itertools.pairwise(ends)]
-    return [slot for piece in draw(st.permutations(pieces)) for slot in piece]
 
 
 def dirty_store(model: Model) -> KvStore:

@@ -29,7 +29,7 @@ class KvStore:
             device=device,
         )
         self.layers = list(self._store)
-        """One view a layer; `keys` and `values` are its halves."""
+        """One view a layer; its halves are `keys` and `values`."""
         self.keys = [layer[: config.n_kv_heads] for layer in self.layers]
         self.values = [layer[config.n_kv_heads :] for layer in self.layers]
 

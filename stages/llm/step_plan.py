@@ -40,6 +40,23 @@ class Rows:
     runs: Runs
     n_logits: int = 1
 
+    def check(self, n_positions: int) -> None:
+        """Raises UsageError when the numbers do not fit together, or into `n_positions`."""
+        n, end = len(self.ids), self.position + len(self.ids)
+        n_tokens = sum(length for _, length in self.runs)
+        if not n or len(self.slots) != n or not 0 <= self.n_logits <= n:
+            raise UsageError(
+                f"a step of {n} tokens with {len(self.slots)} slots and {self.n_logits} logits"
+            )
+        if n_tokens != end:
+            raise UsageError(
+                f"{n} tokens at position {self.position} attend to runs of {n_tokens} tokens"
+            )
+        if end > n_positions:
+            raise UsageError(
+                f"a sequence of {end} tokens in a model loaded for {n_positions} positions"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class Spans:
@@ -77,17 +94,12 @@ class StepPlan:
     everything: Spans
     window: Spans
     """For sliding layers; `everything` itself where none is."""
-    wanted: torch.Tensor
+    wanted: list[int]
     """Rows after which scores are wanted, in order."""
 
 
 def plan_step(batch: Sequence[Rows], *, window: int, dtype: torch.dtype) -> StepPlan:
-    """The plan of a step; `window` is that of the model's sliding layers, 0 if it has none.
-
-    Raises UsageError for rows whose numbers do not fit together.
-    """
-    for rows in batch:
-        _check(rows)
+    """The plan of a step; `window` is that of the model's sliding layers, 0 if it has none."""
     ids = [token for rows in batch for token in rows.ids]
     slots = [slot for rows in batch for slot in rows.slots]
     is_one = len(batch) == 1
@@ -103,7 +115,7 @@ def plan_step(batch: Sequence[Rows], *, window: int, dtype: torch.dtype) -> Step
         slots=torch.tensor(() if first_slot >= 0 else slots, dtype=torch.int64),
         everything=everything,
         window=_spans(batch, window, dtype) if beyond else everything,
-        wanted=torch.tensor(_wanted(batch), dtype=torch.int64),
+        wanted=wanted_rows(batch),
     )
 
 
@@ -181,7 +193,8 @@ def _slots(runs: Runs) -> list[int]:
     return [slot for first, length in runs for slot in range(first, first + length)]
 
 
-def _wanted(batch: Sequence[Rows]) -> list[int]:
+def wanted_rows(batch: Sequence[Rows]) -> list[int]:
+    """The rows of the step after which scores are wanted, in order."""
     wanted: list[int] = []
     end = 0
     for rows in batch:
@@ -194,16 +207,3 @@ def _consecutive(slots: Sequence[int]) -> bool:
     return slots[-1] - slots[0] == len(slots) - 1 and all(
         slot == slots[0] + n for n, slot in enumerate(slots)
     )
-
-
-def _check(rows: Rows) -> None:
-    n = len(rows.ids)
-    n_tokens = sum(length for _, length in rows.runs)
-    if not n or len(rows.slots) != n or not 0 <= rows.n_logits <= n:
-        raise UsageError(
-            f"a step of {n} tokens with {len(rows.slots)} slots and {rows.n_logits} logits"
-        )
-    if n_tokens != rows.position + n:
-        raise UsageError(
-            f"{n} tokens at position {rows.position} attend to runs of {n_tokens} tokens"
-        )

@@ -9,66 +9,70 @@ Blocking; one thread at a time.
 
 from __future__ import annotations
 
-import logging
-import warnings
 from collections.abc import Sequence
 from functools import partial
-from typing import cast
+from typing import Literal, Protocol
 
 import torch
 
 from stages.llm.costs import ThreadCosts, measure
-from stages.llm.decoder_net import DecoderNet
+from stages.llm.cpu_backend import CpuBackend
+from stages.llm.cuda_backend import CudaBackend, cuda_device
+from stages.llm.gather_net import GatherNet
 from stages.llm.huge_pages import collapse
 from stages.llm.kernels import KernelChoice, choose_kernel
 from stages.llm.kv_store import KvStore
 from stages.llm.model_config import ModelConfig
 from stages.llm.packed_cache import PackedCache
-from stages.llm.prepare import DTYPES, Precision, Preparation, Prepared
-from stages.llm.step_plan import Rows, StepPlan, plan_step
+from stages.llm.prepare import Precision, Preparation, Prepared
+from stages.llm.step_plan import Rows
 from stages.llm.weights import Weights
 from voicepipe.clock import process_time_s
 from voicepipe.errors import UsageError
 
 __all__ = ["KvStore", "Model", "Rows", "load_model"]
 
-log = logging.getLogger(__name__)
-
-_optimized = torch.jit.optimized_execution  # type: ignore[attr-defined]
+Device = Literal["cpu", "cuda"]
 
 WARM_UP_TOKENS = 160
 """What the rows of measured steps attend to, themselves included."""
 
 
+class Backend(Protocol):
+    """What computes steps."""
+
+    def new_store(self, n_slots: int) -> KvStore: ...
+
+    def compute(self, store: KvStore, batch: Sequence[Rows]) -> torch.Tensor:
+        """Logits [sum of n_logits, n_vocabulary] on the CPU, in order."""
+        ...
+
+
 class Model:
-    """One model on the CPU. At most `n_threads` compute steps of several rows, at most
-    `n_decode_threads` those of a single one: that is little work, hardly worth waiting for a second
-    core. Fewer do when that is faster. `kernel` is what the start-up check of int8 found, if it was
-    asked for."""
+    """One model. At most `n_threads` compute steps of several rows, at most `n_decode_threads`
+    those of a single one: that is little work, hardly worth waiting for a second core. Fewer do
+    when that is faster. `kernel` is what the start-up check of int8 found, if it was asked for."""
 
     def __init__(
         self,
         config: ModelConfig,
-        net: torch.nn.Module,
+        backend: Backend,
         *,
         n_positions: int,
-        dtype: torch.dtype,
         n_threads: int = 2,
         n_decode_threads: int = 1,
         kernel: KernelChoice | None = None,
     ) -> None:
         if min(n_threads, n_decode_threads) < 1:
             raise UsageError(f"{n_threads} and {n_decode_threads} threads: give at least 1 each")
-        self.config, self.kernel = config, kernel
-        self.n_positions = min(n_positions, config.n_context)
-        self._net, self._dtype = net, dtype
+        self.config, self.kernel, self.n_positions = config, kernel, n_positions
+        self._backend = backend
         self._n_threads, self._n_decode_threads = n_threads, n_decode_threads
-        self._window = config.window if any(config.sliding_layers) else 0
         self._costs: ThreadCosts | None = None
 
     def new_store(self, n_slots: int) -> KvStore:
         """Room for the keys and values of `n_slots` tokens."""
-        return KvStore(self.config, n_slots, self._dtype)
+        return self._backend.new_store(n_slots)
 
     def step(self, store: KvStore, batch: Sequence[Rows]) -> torch.Tensor:
         """Compute all rows; afterwards their keys and values are in `store`. Returns the logits
@@ -76,8 +80,10 @@ class Model:
 
         Raises UsageError for rows that do not fit together or into `n_positions`.
         """
-        if any(rows.position + len(rows.ids) > self.n_positions for rows in batch):
-            raise UsageError(f"a sequence longer than the {self.n_positions} positions loaded")
+        if not batch:
+            raise UsageError("a step without rows")
+        for rows in batch:
+            rows.check(self.n_positions)
         start_s = process_time_s()
         n_rows = sum(len(rows.ids) for rows in batch)
         most = self._n_threads if n_rows > 1 else self._n_decode_threads
@@ -101,29 +107,7 @@ class Model:
     def _compute(self, store: KvStore, batch: Sequence[Rows], n_threads: int) -> torch.Tensor:
         if torch.get_num_threads() != n_threads:
             torch.set_num_threads(n_threads)
-        plan = plan_step(batch, window=self._window, dtype=self._dtype)
-        with _optimized(False):
-            return self._run(store, plan)
-
-    def _run(self, store: KvStore, plan: StepPlan) -> torch.Tensor:
-        hidden: torch.Tensor = self._net(
-            store.layers,
-            store.keys,
-            store.values,
-            plan.ids,
-            plan.position,
-            plan.positions,
-            plan.first_slot,
-            plan.slots,
-            plan.everything.seen,
-            plan.window.seen,
-        )
-        if len(plan.wanted) == 0:
-            return torch.empty(0, self.config.n_vocabulary, dtype=self._dtype)
-        if len(plan.wanted) < len(hidden):
-            hidden = hidden.index_select(0, plan.wanted)
-        logits: torch.Tensor = self._net.logits(hidden)  # type: ignore[operator]
-        return logits
+        return self._backend.compute(store, batch)
 
     def _measured(self) -> ThreadCosts:
         n_tokens = min(WARM_UP_TOKENS, self.n_positions)
@@ -150,38 +134,39 @@ def load_model(
     *,
     n_positions: int,
     precision: Precision = "int8",
+    device: Device = "cpu",
     n_threads: int = 2,
     n_decode_threads: int = 1,
     cache: PackedCache | None = None,
 ) -> Model:
     """The decoder of `weights` for sequences of up to `n_positions` tokens.
 
-    `int8` keeps weights in 8 bits; the float precisions compute what the file says. What int8
-    takes long to prepare is kept in `cache`.
+    `int8` keeps weights in 8 bits, on a GPU in bfloat16; the float precisions compute what the file
+    says. What int8 takes long to prepare is kept in `cache`. Raises ComponentError when `device` is
+    cuda and there is none.
     """
+    n_positions = min(n_positions, weights.config.n_context)
+    if device == "cuda":
+        gpu = cuda_device()
+        precision = "bfloat16" if precision == "int8" else precision
+        with torch.inference_mode():
+            tensors = Preparation(weights.config, precision).prepared(weights)
+            net = GatherNet(weights.config, tensors, n_positions, gpu)
+        backend = CudaBackend(net, n_positions)
+        return Model(
+            weights.config, backend, n_positions=n_positions, n_threads=1, n_decode_threads=1
+        )
     kernel = choose_kernel() if precision == "int8" else None
     if kernel and not kernel.is_int8:
         precision = "float32"
-    config = weights.config
-    n_positions = min(n_positions, config.n_context)
+    preparation = Preparation(weights.config, precision)
     with torch.inference_mode():
-        preparation = Preparation(config, precision)
-        tensors = _prepared(preparation, weights, cache)
-        net = DecoderNet(
-            config,
-            tensors["embedding"],
-            [preparation.layer(tensors, n) for n in range(config.n_layers)],
-            preparation.head(tensors),
-            n_positions,
-            DTYPES[precision],
-        )
-        del tensors
+        cpu = CpuBackend(preparation, _prepared(preparation, weights, cache), n_positions)
     collapse()
     return Model(
-        config,
-        _compiled(net.eval()),
+        weights.config,
+        cpu,
         n_positions=n_positions,
-        dtype=DTYPES[precision],
         n_threads=n_threads,
         n_decode_threads=n_decode_threads,
         kernel=kernel,
@@ -197,17 +182,3 @@ def _prepared(preparation: Preparation, weights: Weights, cache: PackedCache | N
         tensors = preparation.prepared(weights)
         cache.save(precision, tensors)
     return tensors
-
-
-def _compiled(net: DecoderNet) -> torch.nn.Module:
-    """`net` as TorchScript: 1.6 times as fast at one token, and without Python's lock, so that a
-    busy event loop slows it little. Where this Python has no TorchScript, `net` itself.
-
-    Its optimiser is off in `step`: it takes 4 s of the first steps and nothing off later ones."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # deprecated in favour of compilers that need gcc
-            return cast(torch.nn.Module, torch.jit.script(net))
-    except Exception as error:  # noqa: BLE001 - whatever it is, the model runs without
-        log.warning("decoder runs uncompiled, slower: %s", str(error).splitlines()[0])
-        return net
