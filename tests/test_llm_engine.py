@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -132,5 +133,60 @@ def test_a_job_that_nobody_waits_for_any_more_is_not_run() -> None:
                 await asyncio.sleep(0)
                 job.cancel()
             assert done == []
+
+    run_virtual(main())
+
+
+def test_a_job_taken_up_by_somebody_who_is_then_cancelled_is_not_lost() -> None:
+    async def main() -> None:
+        steps: list[int] = []
+        go_on = threading.Event()
+
+        def step() -> None:
+            assert len(steps) < 100, "the job is lost"
+            if not steps:  # the thread is slow to begin what comes next
+                engine._worker._executor.submit(go_on.wait)  # noqa: SLF001
+            steps.append(len(steps))
+
+        engine = Engine("test", step)
+        done: list[int] = []
+        try:
+            async with asyncio.TaskGroup() as group:
+                leader = group.create_task(
+                    engine.until(lambda: bool(steps) and not leader.cancel())
+                )
+                await asyncio.sleep(0)
+                job = group.create_task(engine.run(lambda: done.append(1)))
+                await asyncio.wait([leader])
+                go_on.set()
+                await job
+        finally:
+            go_on.set()
+            engine.close()
+        assert done == [1]
+
+    run_virtual(main())
+
+
+def test_what_fails_between_two_steps_stops_neither_who_waits_nor_what_comes_after_it() -> None:
+    async def main() -> None:
+        with counting() as (engine, steps):
+            done: list[str] = []
+
+            def fail() -> None:
+                raise ValueError("no")
+
+            async def lead() -> None:
+                with pytest.raises(ValueError, match="no"):
+                    await engine.until(lambda: False)
+
+            async with asyncio.TaskGroup() as group:
+                group.create_task(lead())
+                await asyncio.sleep(0)
+                group.create_task(engine.until(lambda: len(steps) >= 3))
+                await asyncio.sleep(0)
+                engine.between(fail)
+                engine.between(lambda: done.append("after it"))
+            assert done == ["after it"]
 
     run_virtual(main())

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.llm import LocalLLM, ReplyLength, Sampling
+from stages.llm.local import MAX_PREFIXES
 from stages.llm.runtime import DRAFT_SOURCES, DraftSource
 from stages.llm.step_plan import Rows
 from tests import llm_tiny
@@ -318,6 +319,96 @@ def test_no_threads_are_refused(n: int) -> None:
         LocalLLM(llm_tiny.model_file(), n_threads=n)
     with pytest.raises(UsageError):
         ReplyLength(max_tokens=n)
+
+
+# -- opening and closing ---------------------------------------------------------------------------
+
+
+def bounded(llm: LocalLLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test in which somebody waits for what never comes fails instead of stepping for ever."""
+    n_steps = 0
+
+    def step() -> None:
+        nonlocal n_steps
+        n_steps += 1
+        assert n_steps < 5000, "it never comes"
+        llm.runtime.scheduler.step()
+
+    monkeypatch.setattr(llm.runtime.engine, "_step", step)
+
+
+def test_words_that_come_during_another_conversations_step_are_computed_early_too() -> None:
+    async def main() -> None:
+        llm = tiny(drafts=())
+        async with llm.open(SYSTEM) as first, llm.open(SYSTEM) as second:
+            await settled()
+            reply = first.reply("in the hell us " * 20)
+            async with reply:
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                second.extend("hello the other one")
+                await asyncio.sleep(0)
+            reply.drop()
+            await settled()
+            assert second.trunk.sequence.ids == second.ids_ahead()  # type: ignore[attr-defined]
+
+    run_virtual(main())
+
+
+def test_who_gives_up_opening_does_not_keep_others_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        llm, system = tiny(), "A system prompt that nobody opened before."
+        bounded(llm, monkeypatch)
+
+        async def give_up() -> None:
+            async with llm.open(system):
+                raise AssertionError("opened too soon for this test")
+
+        async with asyncio.TaskGroup() as group:
+            opening = group.create_task(give_up())
+            await asyncio.sleep(0)
+            opening.cancel()
+        async with llm.open(system) as conversation:
+            await say(conversation, "hello")
+
+    run_virtual(main())
+
+
+def test_more_system_prompts_than_are_kept_open_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        llm = tiny()
+        bounded(llm, monkeypatch)
+
+        async def talk(n: int) -> None:
+            async with llm.open(f"{n} is your number.") as conversation:
+                await say(conversation, "hello")
+
+        async with asyncio.TaskGroup() as group:
+            for n in range(2 * MAX_PREFIXES):
+                group.create_task(talk(n))
+
+    run_virtual(main())
+
+
+def test_preparing_that_fails_does_not_end_the_conversation(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        llm = tiny()
+
+        def fail(_: object) -> None:
+            raise RuntimeError("out of luck")
+
+        async with llm.open(SYSTEM) as conversation:
+            with monkeypatch.context() as broken:
+                broken.setattr(llm.runtime.scheduler, "_compute", fail)
+                conversation.extend("hello the other one")
+                await settled()
+            assert "out of luck" in caplog.text
+            reply = await say(conversation, "hello the other one")
+            assert reply.text == cold_reply(llm, prompt_ids_afresh(llm, "hello the other one"))
+
+    run_virtual(main())
 
 
 # -- fairness and cancelling -----------------------------------------------------------------------

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.llm.drafts import BestDraft, Draft, EarlierReply, SuffixDraft
+from stages.llm.drafts import BestDraft, Draft, EarlierReply, Proposal, SuffixDraft
 from stages.llm.generation import Generation, Priority, Trunk
 from stages.llm.kv_pool import BlockPool
 from stages.llm.reply_text import ReplyLength, ReplyText
@@ -179,6 +180,57 @@ def test_a_failing_model_fails_the_replies_of_that_step_and_nothing_else() -> No
     bench.scheduler.submit(again, trunk)
     bench.finish(again)
     assert again.text.ids == continued([*range(1, 20)], N_REPLY)
+
+
+class BrokenDraft:
+    source = "broken"
+
+    def propose(self, n: int) -> Proposal:
+        raise ComponentError("the draft model's cache is full")
+
+    def observe(self, ids: Sequence[int]) -> None:
+        """Nothing is learned."""
+
+
+def test_a_draft_that_fails_costs_no_reply_anything() -> None:
+    bench = Bench()
+    prompts = [*range(1, 20)], [*range(2, 30)]
+    plain, drafted = bench.generation(prompts[0]), bench.generation(prompts[1], draft=BrokenDraft())
+    for generation in (plain, drafted):
+        bench.scheduler.submit(generation, bench.trunk())
+    bench.finish(plain, drafted)
+    for generation, prompt in zip((plain, drafted), prompts, strict=True):
+        assert generation.text.ids == continued(prompt, N_REPLY)
+
+
+def test_a_reply_that_outlives_its_conversation_leaves_nothing_in_use() -> None:
+    bench = Bench()
+    trunk, reply = bench.trunk(), bench.generation([*range(1, 20)])
+    bench.scheduler.submit(reply, trunk)
+    bench.scheduler.step()
+    bench.scheduler.remove_trunk(trunk)
+    bench.finish(reply)
+    bench.scheduler.close(reply)
+    assert reply.text.ids == continued([*range(1, 20)], N_REPLY)
+    assert bench.pool.n_referenced == 0
+
+
+def test_a_new_conversation_does_not_count_as_the_one_idle_longest() -> None:
+    bench = Bench(n_blocks=8)
+    old = bench.trunk()
+    for prompt in ([*range(1, 20)], [*range(1, 30)]):
+        reply = bench.generation(prompt)
+        bench.scheduler.submit(reply, old)
+        bench.finish(reply)
+        bench.scheduler.close(reply)
+    new = bench.trunk()
+    new.aim([*range(2, 37)])
+    bench.settle(new)
+    third = bench.generation([*range(3, 39)])
+    bench.scheduler.submit(third, bench.trunk())
+    bench.finish(third)
+    assert old.sequence.ids == []
+    assert len(new.sequence.ids) == 35
 
 
 def test_when_space_is_short_the_conversation_idle_longest_gives_up_its_state() -> None:

@@ -5,8 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from voicepipe.clock import Worker
+
+
+@dataclass(eq=False, slots=True)
+class _Job:
+    """Something to do once, and how it ended."""
+
+    work: Callable[[], None]
+    over: bool = False
+    error: Exception | None = None
+
+    def __call__(self) -> None:
+        try:
+            self.work()
+        except Exception as error:  # noqa: BLE001 - raised again, to who asked for the job
+            self.error = error
+        self.over = True
 
 
 class Engine:
@@ -21,7 +38,9 @@ class Engine:
         self._worker = Worker(name)
         self._step = step
         self._running: asyncio.Future[None] | None = None
-        self._jobs: deque[Callable[[], None]] = deque()
+        self._jobs: deque[_Job] = deque()
+        """A job stays until who asked for it leaves: whoever was to run it may be cancelled before
+        the thread begins."""
         self._was_job = False
         self._queued: list[Callable[[], None]] = []
 
@@ -35,24 +54,14 @@ class Engine:
 
     async def run(self, job: Callable[[], None]) -> None:
         """One job between two steps, on the engine's thread. What it raises is raised here."""
-        errors: list[Exception | None] = []
-
-        def attempt() -> None:
-            try:
-                job()
-            except Exception as error:  # noqa: BLE001 - raised below, to who asked for the job
-                errors.append(error)
-            else:
-                errors.append(None)
-
-        self._jobs.append(attempt)
+        asked = _Job(job)
+        self._jobs.append(asked)
         try:
-            await self.until(lambda: bool(errors))
+            await self.until(lambda: asked.over)
         finally:
-            if attempt in self._jobs:
-                self._jobs.remove(attempt)
-        if errors[0] is not None:
-            raise errors[0]
+            self._jobs.remove(asked)
+        if asked.error is not None:
+            raise asked.error
 
     def between(self, job: Callable[[], None]) -> None:
         """Call `job` while no step runs: now, or when the present one is over. Jobs keep their
@@ -68,12 +77,21 @@ class Engine:
 
     async def _advance(self) -> None:
         running = self._running = asyncio.get_running_loop().create_future()
-        self._was_job = bool(self._jobs) and not self._was_job
+        job = next((job for job in self._jobs if not job.over), None)
+        self._was_job = job is not None and not self._was_job
         try:
-            await self._worker.run(self._jobs.popleft() if self._was_job else self._step)
+            await self._worker.run(job if job is not None and self._was_job else self._step)
         finally:
             self._running = None
-            queued, self._queued = self._queued, []
-            for job in queued:
-                job()
             running.set_result(None)
+            self._call_queued()
+
+    def _call_queued(self) -> None:
+        """All of them, whatever one raises: that is raised at the end."""
+        queued, self._queued = self._queued, []
+        jobs = [_Job(work) for work in queued]
+        for job in jobs:
+            job()
+        for job in jobs:
+            if job.error is not None:
+                raise job.error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ from stages.llm.reply_text import ReplyText
 from stages.llm.speculation import Costs, Speculation
 from stages.llm.verify import Verifier
 from voicepipe.protocols import ReplyStats
+
+log = logging.getLogger(__name__)
 
 
 class Priority(IntEnum):
@@ -40,10 +43,12 @@ class Trunk:
     error: Exception | None = None
     last_used: int = 0
     """The scheduler's step; who was idle longest gives its state up first when space is short."""
+    is_closed: bool = False
 
     @property
     def is_ready(self) -> bool:
-        return self.error is not None or self.sequence.ids == self.target
+        """Whether nothing more is to be expected."""
+        return self.is_closed or self.error is not None or self.sequence.ids == self.target
 
     def aim(self, ids: Sequence[int]) -> None:
         """Hold `ids` next, those in front of it included."""
@@ -60,9 +65,16 @@ class Trunk:
         return self.target[len(self.sequence.ids) :]
 
     def replace(self, sequence: KvSequence) -> None:
-        """Keep `sequence` instead."""
+        """Keep `sequence` instead; nothing, once closed."""
         self.sequence.release()
         self.sequence = sequence
+        if self.is_closed:
+            sequence.release()
+
+    def close(self) -> None:
+        """Its conversation is over; a reply may still end after it."""
+        self.is_closed = True
+        self.sequence.release()
 
 
 class Generation:
@@ -129,7 +141,12 @@ class Generation:
         room = self.text.n_left - 1
         if self._draft is None or room < 1:
             return NOTHING
-        return self._speculation.propose(self._draft, costs, n_other_rows, room)
+        try:
+            return self._speculation.propose(self._draft, costs, n_other_rows, room)
+        except Exception:
+            log.exception("drafts fail; the reply goes on without")
+            self._draft = None
+            return NOTHING
 
     def take(self, logits: torch.Tensor, proposal: Proposal) -> None:
         """Go on with `logits` [1 + number of drafts, vocabulary], those after the last known token

@@ -105,9 +105,10 @@ class LocalLLM:
         trunk = self._prefixes.get(key)
         if trunk is None:
             trunk = self._prefixes[key] = Trunk(runtime.pool.new_sequence())
-            await runtime.restore(trunk, ids)
             runtime.engine.between(partial(runtime.scheduler.add_trunk, trunk))
-        self._prefixes.move_to_end(key)
+            await runtime.restore(trunk, ids)
+        if key in self._prefixes:
+            self._prefixes.move_to_end(key)
         while len(self._prefixes) > MAX_PREFIXES:
             _, oldest = self._prefixes.popitem(last=False)
             runtime.engine.between(partial(runtime.scheduler.remove_trunk, oldest))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
@@ -21,6 +22,8 @@ from stages.llm.text import ends_sentence
 from stages.llm.verify import Verifier
 from voicepipe.errors import ComponentError
 from voicepipe.protocols import ReplyStats
+
+log = logging.getLogger(__name__)
 
 NEXT_TURN_TOKENS = 96
 """Room that a conversation keeps for the next user turn, so that compaction happens between turns
@@ -189,9 +192,12 @@ class LocalConversation:
             ids = self.ids_ahead()
             if len(ids) > runtime.model.n_positions:
                 continue
-            await runtime.reach(self.trunk, ids, self._changed.is_set)
-            if drafter is not None:
-                await runtime.prepare_draft(drafter, ids, self._changed.is_set)
+            try:
+                await runtime.reach(self.trunk, ids, self._changed.is_set)
+                if drafter is not None:
+                    await runtime.prepare_draft(drafter, ids, self._changed.is_set)
+            except Exception:
+                log.exception("nothing is prepared for the next reply, which takes longer")
 
 
 class _LocalReply:

@@ -100,9 +100,16 @@ class Runtime:
         self, trunk: Trunk, ids: Sequence[int], enough: Callable[[], bool] = bool
     ) -> None:
         """Work until `trunk` holds `ids`, or it is `enough`. Raises what went wrong."""
-        self.engine.between(partial(trunk.aim, ids))
-        await self.engine.until(lambda: trunk.is_ready or enough())
-        if trunk.error is not None:
+        has_aim = False
+
+        def aim() -> None:
+            nonlocal has_aim
+            trunk.aim(ids)
+            has_aim = True
+
+        self.engine.between(aim)
+        await self.engine.until(lambda: (has_aim and trunk.is_ready) or enough())
+        if has_aim and trunk.error is not None:
             raise trunk.error
 
     async def prepare_draft(
@@ -118,12 +125,15 @@ class Runtime:
             await self.engine.run(advance)
 
     async def restore(self, trunk: Trunk, ids: Sequence[int]) -> None:
-        """Put into `trunk` what is known of `ids`: in the cache, or stored by an earlier process
-        where loading is faster than computing."""
+        """Put into `trunk`, which holds a beginning of `ids`, what is known of them: in the cache,
+        or stored by an earlier process where loading is faster than computing."""
 
         def load() -> None:
             found = restore_prefix(self._tier, self.pool, self._store, ids, self._load_policy)
-            trunk.replace(found)
+            if len(found.ids) > len(trunk.sequence.ids):
+                trunk.replace(found)
+            else:
+                found.release()
 
         await self.engine.run(load)
 

@@ -60,11 +60,12 @@ class Scheduler:
         self.n_rows = 0
 
     def add_trunk(self, trunk: Trunk) -> None:
+        trunk.last_used = self.n_steps
         self._trunks.append(trunk)
 
     def remove_trunk(self, trunk: Trunk) -> None:
         self._trunks.remove(trunk)
-        trunk.sequence.release()
+        trunk.close()
 
     def submit(self, generation: Generation, trunk: Trunk) -> None:
         """Generate; the generation is `over` when it has ended or failed."""
