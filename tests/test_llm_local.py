@@ -159,6 +159,18 @@ def test_a_dropped_reply_leaves_its_users_words_computed() -> None:
     run_virtual(main())
 
 
+def test_a_reply_that_never_began_leaves_the_draft_of_an_earlier_one() -> None:
+    async def main() -> None:
+        async with tiny().open(SYSTEM) as conversation:
+            first = conversation.reply("hello the other", held=True)
+            await read(first)
+            first.drop()
+            conversation.reply("hello the other one", held=True).drop()
+            assert conversation._earlier  # type: ignore[attr-defined]  # noqa: SLF001
+
+    run_virtual(main())
+
+
 def test_the_prefix_is_the_same_for_every_conversation_and_ever() -> None:
     async def main() -> list[int]:
         async with tiny().open(SYSTEM) as conversation:

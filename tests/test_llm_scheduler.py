@@ -249,6 +249,48 @@ def test_when_space_is_short_the_conversation_idle_longest_gives_up_its_state() 
     assert len(new.sequence.ids) == 35
 
 
+def test_a_reply_somebody_waits_for_gets_the_space_of_one_that_may_never_be_heard() -> None:
+    for n_ahead in (1, 4, 100):  # the held reply is in its prompt, running, over
+        bench = Bench(n_blocks=4)
+        held = bench.generation([*range(1, 36)], Priority.HELD)
+        reply = bench.generation([*range(2, 37)])
+        bench.scheduler.submit(held, bench.trunk())
+        for _ in range(n_ahead):
+            bench.scheduler.step()
+        bench.scheduler.submit(reply, bench.trunk())
+        bench.finish(held, reply)
+        assert reply.text.ids == continued([*range(2, 37)], N_REPLY)
+        for generation in (held, reply):
+            bench.scheduler.close(generation)
+        bench.pool.check()
+
+
+def test_drafts_are_left_out_where_there_is_no_space_for_them() -> None:
+    bench = Bench(n_blocks=2, n_reply=40)
+    prompt = [*range(1, 31)]
+    assert len(continued(prompt, 40)) <= 2, "the reply must fit, and not its draft"
+    idle = bench.trunk()
+    reply = bench.generation(prompt, draft=EarlierReply([5] * 30))
+    bench.scheduler.submit(reply, idle)
+    bench.finish(reply)
+    assert reply.error is None
+    assert reply.text.ids == continued(prompt, 40)
+
+
+def test_a_reply_whose_tokens_cannot_be_taken_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("a token of no text")
+
+    bench = Bench()
+    broken, whole = bench.generation([*range(1, 20)]), bench.generation([*range(2, 20)])
+    monkeypatch.setattr(broken, "take", fail)
+    for generation in (broken, whole):
+        bench.scheduler.submit(generation, bench.trunk())
+    bench.finish(broken, whole)
+    assert isinstance(broken.error, ValueError)
+    assert whole.text.ids == continued([*range(2, 20)], N_REPLY)
+
+
 def test_a_prompt_that_never_fits_is_one_clear_line() -> None:
     bench = Bench(n_blocks=2)
     reply = bench.generation([*range(1, 39)])

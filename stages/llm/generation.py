@@ -175,6 +175,12 @@ class Generation:
         self.error = error
         self.over = True
 
+    def forget(self) -> None:
+        """Give the state of a reply that is over to others."""
+        if self.sequence is not None:
+            self.sequence.release()
+            self.sequence = None
+
     def close(self, trunk: Trunk) -> None:
         """Nothing more is wanted; what was computed stays with the conversation."""
         self.over = True

@@ -222,7 +222,8 @@ class _LocalReply:
         runtime.metrics.add(self._timer.result(self.stats, heard=bool(text)))
 
     def drop(self) -> None:
-        self._conversation.keep_as_draft(self.generation.text.ids)
+        if self.generation.text.ids:
+            self._conversation.keep_as_draft(self.generation.text.ids)
         self._conversation.runtime.metrics.add(self._timer.result(self.stats, heard=False))
 
     async def generate(self, emit: Callable[[str], Awaitable[None]]) -> None:

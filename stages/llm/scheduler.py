@@ -7,9 +7,9 @@ prompts, the most urgent first, in chunks. Knows no clock, no loop and no thread
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -56,6 +56,8 @@ class Scheduler:
         self._pool = pool
         self._trunks: list[Trunk] = []
         self._generations: list[tuple[Generation, Trunk]] = []
+        self._ended: list[Generation] = []
+        """Replies that were over before this step."""
         self.n_steps = 0
         self.n_rows = 0
 
@@ -89,23 +91,28 @@ class Scheduler:
         self.n_rows += sum(len(part.rows.ids) for part in parts)
         try:
             logits = self._compute([part.rows for part in parts])
-            self._deliver(parts, logits)
         except Exception as error:  # noqa: BLE001 - raised again where each reply is read
             for part in parts:
                 _fail(part, error)
+        else:
+            self._deliver(parts, logits)
 
     def _deliver(self, parts: Sequence[_Part], logits: torch.Tensor) -> None:
         at = 0
         for part in parts:
             n = part.rows.n_logits
-            if n and isinstance(part.owner, Generation):
-                part.owner.take(logits[at : at + n], part.proposal)
-            assert part.owner.sequence is not None
-            part.owner.sequence.commit()
+            try:
+                if n and isinstance(part.owner, Generation):
+                    part.owner.take(logits[at : at + n], part.proposal)
+                assert part.owner.sequence is not None
+                part.owner.sequence.commit()
+            except Exception as error:  # noqa: BLE001 - raised again where the reply is read
+                _fail(part, error)
             at += n
 
     def _plan(self) -> list[_Part]:
         running = [entry for entry in self._generations if not entry[0].over]
+        self._ended = [generation for generation, _ in self._generations if generation.over]
         parts: list[_Part] = []
         n_rows = 0
         decoding = [generation for generation, _ in running if generation.is_decoding]
@@ -179,33 +186,45 @@ class Scheduler:
         """The rows for `ids`, with room for them in the cache; None when there is none."""
         assert owner.sequence is not None
         position = len(owner.sequence.ids)
-        slots = self._reserve(owner, owner.sequence, ids)
-        if slots is None:
-            return None
+        try:
+            slots = owner.sequence.append(ids)
+        except OutOfBlocks:
+            if proposal:  # a guess is not worth others' state
+                return self._part(owner, ids[: -len(proposal)], 1)
+            found = self._make_room(owner, owner.sequence, ids)
+            if found is None:
+                return None
+            slots = found
         rows = Rows(ids, position, slots, owner.sequence.runs(), n_logits)
         return _Part(owner, rows, proposal)
 
-    def _reserve(
+    def _make_room(
         self, owner: Generation | Trunk, sequence: KvSequence, ids: Sequence[int]
     ) -> list[int] | None:
+        """Slots that others give up: idle conversations, then replies that are over. None: a held
+        reply was ended for a released one, which goes on in a later step, or nobody is left."""
+        if isinstance(owner, Trunk):
+            owner.target = list(sequence.ids)  # what it prepares is not worth others' state
+            return None
         idle = sorted(self._trunks, key=lambda trunk: trunk.last_used)
-        victims = [trunk for trunk in idle if trunk is not owner and trunk.sequence.ids]
-        for victim in itertools.chain([None], victims):
-            if victim is not None:
-                self._give_up(victim)
+        others = [partial(self._give_up, trunk) for trunk in idle if trunk.sequence.ids]
+        others += [partial(Generation.forget, generation) for generation in self._ended]
+        for give_up in others:
+            give_up()
             try:
                 return sequence.append(ids)
             except OutOfBlocks:
-                if isinstance(owner, Trunk):
-                    owner.target = list(sequence.ids)  # what it prepares is not worth others' state
-                    return None
-        if isinstance(owner, Generation):
-            owner.fail(
-                ComponentError(
-                    f"language model: its cache of {self._pool.n_blocks} blocks is full: raise "
-                    "kv_tokens or serve fewer sessions"
-                )
-            )
+                continue
+        full = ComponentError(
+            f"language model: its cache of {self._pool.n_blocks} blocks is full: raise kv_tokens "
+            "or serve fewer sessions"
+        )
+        held = [
+            generation
+            for generation, _ in self._generations
+            if generation.priority > owner.priority and generation.sequence is not None
+        ]
+        (held[-1] if held else owner).fail(full)
         return None
 
     def _give_up(self, trunk: Trunk) -> None:
