@@ -9,7 +9,7 @@ import pytest
 
 from stages.llm import LocalLLM, ReplyLength, Sampling
 from stages.llm.costs import StepCosts
-from stages.llm.draft_model import DraftEngine
+from stages.llm.draft_model import DraftEngine, ReplyDrafter
 from stages.llm.opening import open_model
 from stages.llm.transformer import load_model
 from tests import llm_tiny
@@ -88,6 +88,16 @@ def test_rejected_drafts_leave_no_trace_in_its_state() -> None:
     conversation.logits([*ids[:20], *range(60, 80)])
     assert (conversation.logits(ids) - expected).abs().max() < 1e-9
     conversation.close()
+    assert engine.n_blocks_in_use == 0
+
+
+def test_a_reply_that_outlives_its_conversation_has_no_drafts_and_holds_nothing() -> None:
+    engine = drafter()
+    conversation = engine.conversation()
+    reply = ReplyDrafter(engine, conversation, [*range(3, 40)], Sampling())
+    assert len(reply.next_tokens(2)) == 2
+    conversation.close()
+    assert reply.next_tokens(2) == []
     assert engine.n_blocks_in_use == 0
 
 

@@ -47,6 +47,7 @@ class DraftConversation:
         self._compute = compute
         self._pool = pool
         self._sequence = pool.new_sequence()
+        self.is_closed = False
 
     def prepare(self, ids: Sequence[int]) -> bool:
         """One chunk towards holding `ids`; whether more are needed."""
@@ -62,6 +63,8 @@ class DraftConversation:
         return found
 
     def close(self) -> None:
+        """Holds nothing any more; a reply may still end after it, without drafts."""
+        self.is_closed = True
         self._sequence.release()
 
     def _known(self, ids: Sequence[int]) -> int:
@@ -112,7 +115,7 @@ class ReplyDrafter:
     def next_tokens(self, n: int) -> list[int]:
         """See `drafts.DraftModel`; drawn with the large model's noise."""
         start = len(self._ids)
-        for _ in range(n):
+        for _ in range(0 if self._conversation.is_closed else n):
             logits = self._conversation.logits(self._ids)
             said = self._ids[self._n_prompt :]
             self._ids.append(choose(logits, self._sampling, len(self._ids), said))
