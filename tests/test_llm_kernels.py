@@ -46,15 +46,15 @@ def test_costs_are_interpolated_and_never_fall_with_more_rows() -> None:
 
 
 def test_costs_follow_what_steps_take() -> None:
-    costs = StepCosts({1: 1.0, 2: 2.0, 8: 5.0})
+    costs = ThreadCosts({1: StepCosts({1: 1.0, 2: 2.0, 8: 5.0})})
     for _ in range(200):
-        costs.learn(1, 2.0)
+        costs.learn(1, costs.choose(1, 1), 2.0)
     assert costs.of(1) == pytest.approx(2.0, rel=0.01)
     assert costs.of(8) == 5.0
-    costs.learn(8, 1000.0)
-    assert costs.of(8) < 6.0
+    costs.learn(8, costs.choose(8, 1), 1000.0)
+    assert costs.of(8) < 6.0, "a pause of the system is no step"
     for _ in range(200):
-        costs.learn(32, 40.0)
+        costs.learn(32, costs.choose(32, 1), 40.0)
     assert costs.of(32) == pytest.approx(40.0, rel=0.1)
 
 
@@ -95,6 +95,7 @@ def test_as_many_threads_are_used_as_are_fastest_now() -> None:
     assert costs.of(8) == 1.2
     idle, busy = {1: 2.0, 2: 1.2}, {1: 2.4, 2: 6.0}
     assert steps(costs, idle, 300).count(1) <= 8
+    assert steps(costs, busy, 8)[-2:] == [1, 1]
     assert steps(costs, busy, 300)[-100:].count(2) <= 3
     assert costs.of(8) == pytest.approx(2.4, rel=0.1)
     assert steps(costs, idle, 600)[-100:].count(1) <= 3

@@ -20,15 +20,19 @@ ENOUGH_S = 0.1
 UPDATE = 0.1
 """The weight of a step in use in the estimate: about the last ten matter."""
 
-PROBE_UPDATE = 0.5
-"""The weight of a step that tries again what has not been used for long."""
+PROBE_UPDATE = 0.7
+"""The weight of a probe, and of the step before it: they decide."""
 
 MOST_SURPRISE = 2.0
-"""A step in use counts at most this many times as long as expected: the system may have paused."""
+"""Other steps count at most this many times as long as expected: the system may have paused."""
 
-FIRST_PROBE, LAST_PROBE = 16, 128
+FIRST_PROBE, LAST_PROBE = 16, 64
 """Steps between trials of the slower number of threads: doubled when it still is, the first again
 when it is not."""
+
+SURPRISE, SURPRISE_PROBE = 1.4, 4
+"""After two steps that took so much longer than expected the next one is a trial, but not sooner
+after the last."""
 
 WORST_PROBE = 3.0
 """What is expected to take this many times as long is not tried."""
@@ -54,9 +58,8 @@ class StepCosts:
         first_s, second_s = self._seconds[low], self._seconds[high]
         return first_s + max(second_s - first_s, 0.0) * share
 
-    def learn(self, n_rows: int, seconds: float, weight: float = UPDATE) -> None:
-        """A step with `n_rows` rows took `seconds`."""
-        ratio = min(seconds / self.of(n_rows), MOST_SURPRISE)
+    def learn(self, n_rows: int, ratio: float, weight: float) -> None:
+        """A step with `n_rows` rows took `ratio` times as long as expected."""
         low, high, share = self._between(n_rows)
         share = min(share, 1.0)
         self._seconds[low] *= 1 + weight * (1 - share) * (ratio - 1)
@@ -83,7 +86,10 @@ class ThreadCosts:
 
     def __init__(self, by_threads: Mapping[int, StepCosts]) -> None:
         self._by_threads = dict(by_threads)
-        self._interval = self._until_probe = FIRST_PROBE
+        self._interval = FIRST_PROBE
+        self._n_probes = self._since_probe = 0
+        self._ratios = 1.0, 1.0
+        """Time over expected time of the last two steps."""
         self._is_probe = False
 
     @property
@@ -100,25 +106,29 @@ class ThreadCosts:
         """The number of threads for the next step, at most `most`: the fastest, but in a probe."""
         numbers = [n for n in self._by_threads if n <= most]
         fastest = min(numbers, key=lambda n: self._by_threads[n].of(n_rows))
-        self._until_probe -= 1
+        self._since_probe += 1
+        is_surprised = min(self._ratios) > SURPRISE
+        is_due = self._since_probe >= (SURPRISE_PROBE if is_surprised else self._interval)
         limit_s = WORST_PROBE * self._by_threads[fastest].of(n_rows)
         others = [n for n in numbers if n != fastest and self._by_threads[n].of(n_rows) < limit_s]
-        self._is_probe = self._until_probe <= 0 and bool(others)
-        return others[0] if self._is_probe else fastest
+        self._is_probe = is_due and bool(others)
+        return others[self._n_probes % len(others)] if self._is_probe else fastest
 
     def learn(self, n_rows: int, n_threads: int, seconds: float) -> None:
         """The step that `choose` was asked about took `seconds`."""
         costs = self._by_threads[n_threads]
+        ratio = seconds / costs.of(n_rows)
         if not self._is_probe:
-            ratio = seconds / costs.of(n_rows)
+            self._ratios = self._ratios[1], ratio
             for each in self._by_threads.values():
-                each.learn(n_rows, ratio * each.of(n_rows), UPDATE)
+                each.learn(n_rows, min(ratio, MOST_SURPRISE), UPDATE)
             return
-        others_s = min(each.of(n_rows) for each in self._by_threads.values() if each is not costs)
-        costs.learn(n_rows, seconds, PROBE_UPDATE)
-        found = seconds < others_s
+        for each in self._by_threads.values():
+            each.learn(n_rows, ratio if each is costs else self._ratios[1], PROBE_UPDATE)
+        found = costs.of(n_rows) == self.of(n_rows)
         self._interval = FIRST_PROBE if found else min(2 * self._interval, LAST_PROBE)
-        self._until_probe = self._interval
+        self._n_probes += 1
+        self._since_probe, self._ratios = 0, (1.0, 1.0)
 
 
 def measure(step: Callable[[int], object], largest: int) -> StepCosts:
