@@ -24,7 +24,7 @@ def collapse() -> int:
     libc = ctypes.CDLL(None)
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     n_pages = 0
-    for start, end in _anonymous(MAPS.read_text(encoding="utf-8")):
+    for start, end in anonymous_ranges(MAPS.read_text(encoding="utf-8")):
         for address in range(
             -(-start // PAGE_BYTES) * PAGE_BYTES, end - PAGE_BYTES + 1, PAGE_BYTES
         ):
@@ -32,7 +32,7 @@ def collapse() -> int:
     return n_pages * PAGE_BYTES
 
 
-def _anonymous(maps: str) -> Iterator[tuple[int, int]]:
+def anonymous_ranges(maps: str) -> Iterator[tuple[int, int]]:
     """Start and end of the writable mappings in `maps` (proc_pid_maps(5)) without a file."""
     for line in maps.splitlines():
         addresses, access, _, _, _, *name = line.split(maxsplit=5)

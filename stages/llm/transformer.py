@@ -38,6 +38,10 @@ WARM_UP_TOKENS = 160
 """What the rows of measured steps attend to, themselves included."""
 
 
+COLLAPSE_FROM_BYTES = 32 << 20
+"""Smaller models fit caches, whose misses huge pages make cheaper."""
+
+
 class Backend(Protocol):
     """What computes steps."""
 
@@ -161,8 +165,11 @@ def load_model(
         precision = "float32"
     preparation = Preparation(weights.config, precision)
     with torch.inference_mode():
-        cpu = CpuBackend(preparation, _prepared(preparation, weights, cache), n_positions)
-    collapse()
+        tensors = _prepared(preparation, weights, cache)
+        cpu = CpuBackend(preparation, tensors, n_positions)
+        if sum(tensor.nbytes for tensor in tensors.values()) > COLLAPSE_FROM_BYTES:
+            del tensors
+            collapse()
     return Model(
         weights.config,
         cpu,
