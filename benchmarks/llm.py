@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +32,7 @@ from voicepipe.protocols import Conversation, Reply
 
 MODEL = "smollm2-135m-instruct"
 N_THREADS = 2
-N_ROUNDS = 7
+N_ROUNDS = 4
 N_PROMPT = 256
 N_GENERATED = 48
 PAUSE_S = 0.4
@@ -41,7 +42,7 @@ SAMPLED = Sampling(temperature=0.8)
 GREEDY = Sampling()
 TARGETS = Targets(ttft_s=0.15, tpot_s=0.06)
 AT_ONCE = (1, 4, 16)
-N_CALLS = 4
+N_CALLS = 2
 
 Samples = dict[str, list[float]]
 
@@ -290,7 +291,7 @@ async def _speculation(ours: LocalLLM, samples: Samples) -> None:
         for mode, drafts in MODES.items():
             speed, length = await _spoken(ours, drafts, f"{SYSTEM} ({mode})", turns)
             samples.setdefault(f"decode on calls, drafts {mode}, tok/s", []).append(speed)
-            if length:
+            if math.isfinite(length):
                 samples.setdefault(f"acceptance length, drafts {mode}", []).append(length)
         for mode in ("off", "all"):
             news = [NEWS[(5 * call + n) % len(NEWS)] for n in range(5)]
