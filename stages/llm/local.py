@@ -29,11 +29,11 @@ class LocalLLM:
 
     All conversations share the weights, one engine and a cache of `kv_tokens` tokens; one sequence
     has at most `context_tokens`, older turns are dropped in time. `n_threads` are used for
-    prompts, `n_decode_threads` for single tokens: those are too little work to be worth waiting
-    for a second core, above all when another stage needs that core. With `speculate` drafts of the
-    next tokens are checked where that is faster: from earlier replies, from what was said before,
-    and from the smaller model at `draft_path`; what is said does not depend on it. In `kv_folder`
-    the state of system prompts survives a restart.
+    prompts, at most `n_decode_threads` for single tokens: fewer while another stage needs a core.
+    `drafts` of the next tokens are checked where that is faster: from the reply to an earlier
+    transcript of the same turn, from what was said before, from the smaller model at `draft_path`;
+    what is said does not depend on them. In `kv_folder` the state of system prompts and prepared
+    weights survive a restart.
 
     Raises ComponentError when a model is missing, broken or of an unsupported kind.
     """
@@ -43,7 +43,7 @@ class LocalLLM:
         model_path: Path,
         *,
         n_threads: int = 2,
-        n_decode_threads: int = 1,
+        n_decode_threads: int = 2,
         context_tokens: int = 2048,
         kv_tokens: int = 8192,
         sampling: Sampling | None = None,

@@ -20,6 +20,7 @@ from stages.llm.kv_store import KvStore
 from stages.llm.kv_tier import LoadPolicy, Tier, keep_evicted, restore_prefix, save_prefix
 from stages.llm.metrics import LlmMetrics
 from stages.llm.opening import OpenedModel, open_model
+from stages.llm.packed_cache import PackedCache
 from stages.llm.prepare import Precision
 from stages.llm.reply_text import ReplyLength
 from stages.llm.sampling import Sampling
@@ -49,7 +50,7 @@ class Settings:
     """How a local model runs; see `LocalLLM`."""
 
     n_threads: int = 2
-    n_decode_threads: int = 1
+    n_decode_threads: int = 2
     context_tokens: int = 2048
     kv_tokens: int = 8192
     sampling: Sampling = field(default_factory=Sampling)
@@ -78,7 +79,7 @@ class Runtime:
         opened = open_model(path)
         self.tokenizer: Tokenizer = opened.tokenizer
         self.template: ChatTemplate = opened.template
-        self.model = _loaded(opened, settings, settings.context_tokens)
+        self.model = _loaded(path, opened, settings)
         n_blocks = max(settings.kv_tokens, self.model.n_positions) // BLOCK_TOKENS
         self._store: KvStore = self.model.new_store(n_blocks * BLOCK_TOKENS)
         self._tier = Tier(HOST_BYTES, settings.kv_folder, DISK_BYTES)
@@ -150,13 +151,15 @@ class Runtime:
             await self.engine.run(store)
 
 
-def _loaded(opened: OpenedModel, settings: Settings, n_positions: int) -> Model:
+def _loaded(path: Path, opened: OpenedModel, settings: Settings) -> Model:
+    folder = settings.kv_folder
     model = load_model(
         opened.weights,
-        n_positions=n_positions,
+        n_positions=settings.context_tokens,
         precision=settings.precision,
         n_threads=settings.n_threads,
         n_decode_threads=settings.n_decode_threads,
+        cache=PackedCache(folder, path) if folder else None,
     )
     model.warm_up()
     return model
@@ -167,7 +170,7 @@ def _drafter(settings: Settings, tokenizer: Tokenizer) -> DraftEngine | None:
         return None
     opened = open_model(settings.draft_path)
     check_same_vocabulary(_tokens(tokenizer), _tokens(opened.tokenizer))
-    return DraftEngine(_loaded(opened, settings, settings.context_tokens), settings.kv_tokens)
+    return DraftEngine(_loaded(settings.draft_path, opened, settings), settings.kv_tokens)
 
 
 def _tokens(tokenizer: Tokenizer) -> list[str]:
