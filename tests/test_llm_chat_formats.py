@@ -1,4 +1,8 @@
-"""Appending turns under the chat templates that the supported families ship."""
+"""Appending turns in the chat formats of the supported families.
+
+The templates are ours, as short as they can be; they write the marks, the roles and the places of
+system prompt, tools and results as those that the models ship do.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from stages.llm.template import After, ChatTemplate, Message, Tool
 from stages.llm.tokenizer import Tokenizer, Vocabulary
 from voicepipe.errors import ComponentError, UsageError
 
-FOLDER = Path(__file__).parent / "data" / "chat_templates"
+FOLDER = Path(__file__).parent / "data" / "chat_formats"
 NAMES = ("smollm2", "qwen2.5", "qwen3", "gemma3", "llama3.2")
 WITH_TOOLS = ("qwen2.5", "qwen3", "llama3.2")
 SPECIAL = (
@@ -107,7 +111,7 @@ def test_appended_turns_read_as_the_template_writes_them(name: str, system: str)
 
 @pytest.mark.parametrize("name", BOS)
 @pytest.mark.parametrize("system", [SYSTEM, ""])
-def test_a_real_template_gives_bos_exactly_once(name: str, system: str) -> None:
+def test_a_template_gives_bos_exactly_once(name: str, system: str) -> None:
     ids = appended(load(name), name, system)
     assert ids[0] == tokenizer(name).bos_id
     assert ids.count(ids[0]) == 1
