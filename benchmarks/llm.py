@@ -1,7 +1,7 @@
 """The local LLM against llama.cpp, and what its own means are worth. `voicepipe bench llm`.
 
-Same GGUF file, same number of threads, rounds in alternation, medians. llama.cpp runs in this
-process (the `xllamacpp` wheel) with its prompt cache on. Then the means: time to first token in
+Same GGUF file, same number of threads, rounds in alternation, medians. llama.cpp runs in a process
+of its own with its prompt cache on. Then the means: time to first token in
 each situation of a call, several conversations at once, each source of drafts.
 """
 
@@ -25,6 +25,7 @@ from stages.llm.metrics import LlmMetrics, Targets
 from stages.llm.reply_text import ReplyText
 from stages.llm.runtime import DRAFT_SOURCES, DraftSource
 from stages.llm.speculation import Speculation
+from stages.llm.transformer import Device
 from stages.llm.verify import Verifier
 from voicepipe.clock import process_time_s
 from voicepipe.models import path_of
@@ -47,17 +48,28 @@ N_CALLS = 2
 Samples = dict[str, list[float]]
 
 
-def run(json_file: Path | None = None) -> str:
-    """Measure and return a table; `json_file` gets it in the form `voicepipe.bench/1`."""
+def run(json_file: Path | None = None, *, device: Device = "cpu") -> str:
+    """Measure and return a table; `json_file` gets it in the form `voicepipe.bench/1`. On a GPU of
+    ours llama.cpp still has the CPU."""
     file = next(path_of(MODEL).glob("*.gguf"))
     length = ReplyLength(soft_tokens=24, max_tokens=N_GENERATED)
-    ours = LocalLLM(file, n_threads=N_THREADS, n_decode_threads=N_THREADS, length=length)
+    theirs = LlamaCpp(file, N_THREADS)
     try:
-        samples, facts = asyncio.run(_measure(ours, LlamaCpp(file, N_THREADS)))
+        ours = LocalLLM(file, n_threads=N_THREADS, length=length, device=device)
+        try:
+            samples, facts = asyncio.run(_measure(ours, theirs))
+        finally:
+            ours.close()
     finally:
-        ours.close()
+        theirs.close()
     rows: list[Row] = [row(what, values) for what, values in samples.items()]
-    config = {"model": MODEL, "threads": N_THREADS, "rounds": N_ROUNDS, "prompt_tokens": N_PROMPT}
+    config: dict[str, object] = {
+        "model": MODEL,
+        "threads": N_THREADS,
+        "rounds": N_ROUNDS,
+        "prompt_tokens": N_PROMPT,
+    }
+    config["device"] = device
     return publish("llm", config, rows, _ratios(samples) | facts, json_file)
 
 

@@ -47,6 +47,7 @@ def one_line(text: str) -> bool:
         (["demo", *SCRIPTED[:1], *SCRIPTED[2:], "--llm=openai:http://h/v1"], 2, "#model"),
         (["demo", *SCRIPTED[:2], *SCRIPTED[3:], "--tts=kokoro:nobody"], 2, "af_heart"),
         (["serve", *SCRIPTED, "--host", "0.0.0.0"], 2, "not loopback"),
+        (["bench", "overhead", "--device", "cpu"], 2, "only llm does"),
     ],
 )
 def test_a_failure_is_one_line_with_its_exit_code(

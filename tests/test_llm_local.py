@@ -423,6 +423,13 @@ def test_preparing_that_fails_does_not_end_the_conversation(
     run_virtual(main())
 
 
+def test_unknown_devices_and_sources_of_drafts_are_refused_with_the_known_ones() -> None:
+    with pytest.raises(UsageError, match="'tpu'; known: cpu, cuda"):
+        LocalLLM(llm_tiny.model_file(), device="tpu")
+    with pytest.raises(UsageError, match="'luck'; known: earlier-reply, suffix, model"):
+        LocalLLM(llm_tiny.model_file(), drafts=["luck"])  # type: ignore[list-item]
+
+
 # -- fairness and cancelling -----------------------------------------------------------------------
 
 

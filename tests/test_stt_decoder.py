@@ -30,6 +30,10 @@ def floats(name: str) -> Float32:
     return recorded(name).samples.astype(np.float32) / np.float32(32768)
 
 
+FIRST_TIME = 50_363
+"""<|0.00|> in English-only models."""
+
+
 @cache
 def heard(name: str) -> tuple[Float32, int]:
     """The encoded clip and its length."""
@@ -136,3 +140,21 @@ def test_a_row_of_an_int8_product_does_not_depend_on_the_others() -> None:
         scale = exact[row].abs().max()
         assert (quantized(x)[row] - exact[row]).abs().max() < 0.05 * scale
         assert (quantized(x[row : row + 1])[0] - exact[row]).abs().max() < 0.05 * scale
+
+
+@pytest.mark.models
+def test_times_between_two_sentences_are_no_words_and_nothing_is_said_twice() -> None:
+    pause = np.zeros(2 * CALLER_RATE_HZ, np.float32)
+    samples = np.concatenate([floats(NAMES[0]), pause, floats(NAMES[1])])
+    encoded = engine().encode(samples)
+    tokens = finished(engine().begin(encoded, (), (), ()))
+    times = [token for token in tokens if token >= FIRST_TIME]
+    assert len(times) == 2
+    assert times == sorted(times)
+    words = text_of(tokens)
+    said = "".join(word.text for word in words).strip()
+    assert said == f"{recorded(NAMES[0]).text} {recorded(NAMES[1]).text}"
+    assert [token for word in words for token in word.tokens] == tokens
+    assert tokens[-1] < FIRST_TIME, "the time at the end of what was heard ends the text"
+    ends_s = engine().word_ends_s(encoded, len(samples), words)
+    assert ends_s == sorted(ends_s)

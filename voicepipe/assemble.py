@@ -148,6 +148,7 @@ def _local(name: str, config: AgentConfig) -> LanguageModel:
         _folder("", name),
         n_threads=config.llm_threads,
         sampling=Sampling(seed=config.seed),
+        device=config.llm_device,
         draft_path=_folder("", config.llm_draft) if config.llm_draft else None,
         kv_folder=state_root(),
     )

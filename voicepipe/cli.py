@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 
 from voicepipe.config import AgentConfig, load_config
-from voicepipe.errors import VoicepipeError
+from voicepipe.errors import UsageError, VoicepipeError
 from voicepipe.protocols import Observer, Transport
 from voicepipe.session import Session
 
@@ -82,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     bench = command("bench", _bench, "the benchmarks behind every published number")
     bench.add_argument("name", choices=BENCHMARKS)
     bench.add_argument("--json", type=Path, metavar="FILE")
+    bench.add_argument("--device", choices=["cpu", "cuda"], help="of `bench llm`; default cpu")
     models = command("models", _models, "the model store")
     models.add_argument("action", choices=["list", "fetch", "verify", "path"])
     models.add_argument("names", nargs="*", metavar="NAME")
@@ -168,7 +169,12 @@ def _report(args: argparse.Namespace) -> int:
 
 def _bench(args: argparse.Namespace) -> int:
     benchmark = import_module(f"benchmarks.{args.name}")
-    print(benchmark.run(args.json))
+    if args.device is None:
+        print(benchmark.run(args.json))
+    elif args.name == "llm":
+        print(benchmark.run(args.json, device=args.device))
+    else:
+        raise UsageError(f"bench {args.name}: it has no --device: only llm does")
     return 0
 
 

@@ -28,6 +28,8 @@ class AgentConfig:
     stt_threads: int = 1
     llm_threads: int = 2
     tts_threads: int = 1
+    llm_device: str = "cpu"
+    """Where a `local:` language model computes: "cpu" or "cuda"."""
     llm_draft: str = ""
     """A smaller model of the same vocabulary that drafts for a `local:` one, by name or path."""
     llm_warm_up: bool = True

@@ -30,8 +30,8 @@ def cache_root() -> Path:
 
 
 def state_root() -> Path:
-    """Where what models have computed may be kept, beside the models."""
-    return cache_root().parent / "kv"
+    """Where what models have computed may be kept: with the models."""
+    return cache_root() / "computed"
 
 
 @functools.cache

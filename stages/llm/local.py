@@ -35,7 +35,8 @@ class LocalLLM:
     what is said does not depend on them. In `kv_folder` the state of system prompts and prepared
     weights survive a restart.
 
-    Raises ComponentError when a model is missing, broken or of an unsupported kind.
+    Raises ComponentError when a model is missing, broken or of an unsupported kind, or when there
+    is no GPU for `device` "cuda".
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class LocalLLM:
         sampling: Sampling | None = None,
         length: ReplyLength | None = None,
         precision: Precision = "int8",
+        device: str = "cpu",
         drafts: Collection[DraftSource] = DRAFT_SOURCES,
         draft_path: Path | None = None,
         kv_folder: Path | None = None,
@@ -61,6 +63,7 @@ class LocalLLM:
             sampling=sampling or Sampling(),
             length=length or ReplyLength(),
             precision=precision,
+            device=device,
             drafts=drafts,
             draft_path=draft_path,
             kv_folder=kv_folder,

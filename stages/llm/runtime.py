@@ -7,12 +7,13 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast, get_args
 
 import torch
 
 from stages.llm.draft_model import DraftConversation, DraftEngine
 from stages.llm.drafts import check_same_vocabulary
+from stages.llm.energy import EnergyMeter
 from stages.llm.engine import Engine
 from stages.llm.generation import Trunk
 from stages.llm.kv_pool import BLOCK_TOKENS, BlockPool
@@ -28,7 +29,7 @@ from stages.llm.scheduler import Scheduler
 from stages.llm.suffix import ReplyMemory
 from stages.llm.template import ChatTemplate
 from stages.llm.tokenizer import Tokenizer
-from stages.llm.transformer import Model, load_model
+from stages.llm.transformer import Device, Model, load_model
 from voicepipe.errors import UsageError
 
 log = logging.getLogger(__name__)
@@ -56,6 +57,7 @@ class Settings:
     sampling: Sampling = field(default_factory=Sampling)
     length: ReplyLength = field(default_factory=ReplyLength)
     precision: Precision = "int8"
+    device: str = "cpu"
     drafts: Collection[DraftSource] = DRAFT_SOURCES
     draft_path: Path | None = None
     kv_folder: Path | None = None
@@ -64,6 +66,10 @@ class Settings:
         if min(self.n_threads, self.n_decode_threads) < 1:
             raise UsageError(
                 f"{self.n_threads} and {self.n_decode_threads} threads: give at least 1 each"
+            )
+        if self.device not in get_args(Device):
+            raise UsageError(
+                f"unknown device {self.device!r}; known: {', '.join(get_args(Device))}"
             )
         if unknown := sorted(set(self.drafts) - set(DRAFT_SOURCES)):
             raise UsageError(
@@ -94,7 +100,7 @@ class Runtime:
         self.engine = Engine("llm", self.scheduler.step)
         self.drafter = _drafter(settings, self.tokenizer)
         self.replies = ReplyMemory()
-        self.metrics = LlmMetrics()
+        self.metrics = LlmMetrics(energy=EnergyMeter.of_this_machine())
         self._load_policy = LoadPolicy(self.model.costs().of(BLOCK_TOKENS) / BLOCK_TOKENS)
 
     async def reach(
@@ -157,11 +163,13 @@ def _loaded(path: Path, opened: OpenedModel, settings: Settings) -> Model:
         opened.weights,
         n_positions=settings.context_tokens,
         precision=settings.precision,
+        device=cast(Device, settings.device),
         n_threads=settings.n_threads,
         n_decode_threads=settings.n_decode_threads,
         cache=PackedCache(folder, path) if folder else None,
     )
     model.warm_up()
+    log.info("%s: computes with %s", path.name, model.kernel or settings.device)
     return model
 
 

@@ -59,7 +59,6 @@ class Scheduler:
         self._ended: list[Generation] = []
         """Replies that were over before this step."""
         self.n_steps = 0
-        self.n_rows = 0
 
     def add_trunk(self, trunk: Trunk) -> None:
         trunk.last_used = self.n_steps
@@ -88,7 +87,6 @@ class Scheduler:
         if not parts:
             return
         self.n_steps += 1
-        self.n_rows += sum(len(part.rows.ids) for part in parts)
         try:
             logits = self._compute([part.rows for part in parts])
         except Exception as error:  # noqa: BLE001 - raised again where each reply is read
