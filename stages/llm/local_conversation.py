@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 from stages.llm.dialogue import Dialogue, Turn
 from stages.llm.draft_model import ReplyDrafter
@@ -29,6 +29,9 @@ NEXT_TURN_TOKENS = 96
 """Room that a conversation keeps for the next user turn, so that compaction happens between turns
 rather than in front of a reply."""
 
+MAX_TURNS_KEPT = 256
+"""Turns of one conversation whose tokens are kept; more than fit a context of thousands."""
+
 DRAFT_CONTEXT = 64
 """Tokens of a prompt, from its end, that are looked up in what was said before."""
 
@@ -41,6 +44,9 @@ class LocalConversation:
         self.trunk = Trunk(runtime.pool.new_sequence())
         self._template = runtime.template
         self._system_ids = self._template.system_ids(system)
+        self._header_ids = self._template.reply_header_ids
+        self._user_ids = lru_cache(MAX_TURNS_KEPT)(self._template.user_ids)
+        """Of the turns so far: their text is not tokenised again for every reply."""
         self._dialogue = Dialogue()
         self._hint = ""
         self._changed = asyncio.Event()
@@ -129,9 +135,9 @@ class LocalConversation:
 
     def _remember(self, user: str, reply_ids: Sequence[int]) -> None:
         """What was said may be said again. Only replies are drafts for other conversations."""
-        tokenizer, header = self.runtime.tokenizer, self._template.reply_header_ids
+        tokenizer = self.runtime.tokenizer
         ends = [] if tokenizer.eos_id is None else [tokenizer.eos_id]
-        reply = [*header, *reply_ids, *ends]
+        reply = [*self._header_ids, *reply_ids, *ends]
         words = self._template.user_ids(user, self._after(len(self._dialogue.turns) - 1))
         self.runtime.engine.between(partial(self._replies.add, reply))
         self.runtime.engine.between(partial(self._said.add, [*words, *reply]))
@@ -157,14 +163,12 @@ class LocalConversation:
         return [
             *self.history_ids(),
             *self._template.user_ids(text, after),
-            *self._template.reply_header_ids,
+            *self._header_ids,
         ]
 
     def _turn_ids(self, turn: Turn, after: After) -> list[int]:
-        ids = self._template.user_ids(turn.user, after)
-        if turn.reply:
-            ids += self._template.reply_header_ids + turn.reply_ids
-        return ids
+        ids = self._user_ids(turn.user, after)
+        return [*ids, *self._header_ids, *turn.reply_ids] if turn.reply else ids
 
     def _after(self, n: int) -> After:
         """What turn `n` comes after."""
@@ -176,7 +180,7 @@ class LocalConversation:
         """When `n_words` and a reply do not fit any more, drop the oldest turns down to half of
         the context: rarely, since everything after the system prompt is then computed anew."""
         n_positions = self.runtime.model.n_positions
-        n_reply = self.runtime.settings.length.max_tokens + len(self._template.reply_header_ids)
+        n_reply = self.runtime.settings.length.max_tokens + len(self._header_ids)
         room = n_positions - n_words - n_reply
         if len(self.history_ids()) <= room:
             return
