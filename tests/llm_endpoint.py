@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Refusal = Literal["404", "401", "429", "500", "400", "no json"]
@@ -31,6 +32,15 @@ Behaviour = (
     ]
 )
 Request = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a reply says, and then the `tool_calls` of its further deltas."""
+
+    text: str
+    calls: list[list[dict[str, Any]]] = field(default_factory=list)
+
 
 REFUSALS = {
     "404": ("404 Not Found", '{"error": {"message": "model not\\nfound"}}'),
@@ -58,7 +68,7 @@ def echo(request: Request) -> str:
 class Endpoint:
     """Answers POST /v1/chat/completions and GET /v1/models; remembers who asked and who hung up."""
 
-    def __init__(self, behaviour: Behaviour, answer: Callable[[Request], str]) -> None:
+    def __init__(self, behaviour: Behaviour, answer: Callable[[Request], str | Answer]) -> None:
         self.behaviour = behaviour
         self.requests: list[Request] = []
         """For replies; those of one token are `warm_ups`."""
@@ -159,9 +169,11 @@ class Endpoint:
                 await self._delta(writer, delta)
         if self.behaviour == "think and cut":
             return False
-        return await self._stream(writer, self._answer(request).split(" "))
+        answer = self._answer(request)
+        return await self._stream(writer, Answer(answer) if isinstance(answer, str) else answer)
 
-    async def _stream(self, writer: asyncio.StreamWriter, words: list[str]) -> bool:
+    async def _stream(self, writer: asyncio.StreamWriter, answer: Answer) -> bool:
+        words = answer.text.split(" ")
         await self._delta(writer, {"role": "assistant", "content": ""})
         await self._delta(writer, {"content": None})
         self._chunk(writer, b": a comment\r\n\r\nevent: ping\r\n\r\n")
@@ -169,7 +181,9 @@ class Endpoint:
             await self._delta(writer, {"content": word if n == 0 else " " + word})
             if n == 1 and not await self._misbehave(writer):
                 return False
-        await self._delta(writer, {}, finish_reason="stop")
+        for calls in answer.calls:
+            await self._delta(writer, {"content": None, "tool_calls": calls})
+        await self._delta(writer, {}, finish_reason="tool_calls" if answer.calls else "stop")
         if self.behaviour == "never end":
             await self._trickle(writer)
         if self.behaviour == "cut after the end":
@@ -224,7 +238,7 @@ class Endpoint:
 
 @asynccontextmanager
 async def serving(
-    behaviour: Behaviour = "answer", answer: Callable[[Request], str] = echo
+    behaviour: Behaviour = "answer", answer: Callable[[Request], str | Answer] = echo
 ) -> AsyncIterator[Endpoint]:
     """An endpoint at `url` while the context is open; leaving kills it."""
     endpoint = Endpoint(behaviour, answer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -69,21 +70,52 @@ def write(
     pre: str = "smollm",
     adds_bos: bool = False,
     without: str = "",
+    n_context: int = N_CONTEXT,
 ) -> Path:
     """Write the model to `path`; `without` leaves out one tensor."""
+    writer = _begun(path, architecture, n_context)
+    write_tokenizer(writer, template=template, pre=pre, adds_bos=adds_bos)
+    return _ended(writer, path, {k: v for k, v in weights().items() if k != without})
+
+
+def write_with(
+    path: Path,
+    tags: Sequence[str],
+    favoured: Mapping[str, float],
+    *,
+    template: str,
+    tag_type: int = 3,
+    n_context: int = 4 * N_CONTEXT,
+) -> Path:
+    """The model with more special tokens of type `tag_type`, and some tokens that it likes to say:
+    a channel of the residual stream is the same for all, and adds that much to their logits."""
+    writer = _begun(path, "llama", n_context)
+    write_tokenizer(writer, template=template, tags=tags, tag_type=tag_type)
+    tensors = dict(weights())
+    rows = np.random.default_rng(3).normal(size=(len(tags), N_EMBED)) * 4 / N_EMBED**0.5
+    embeddings = np.concatenate([tensors["token_embd.weight"], rows.astype(np.float32)])
+    embeddings[:, 0] = 2.0
+    for token, score in favoured.items():
+        embeddings[[*vocabulary(), *tags].index(token), 0] += score
+    return _ended(writer, path, tensors | {"token_embd.weight": embeddings})
+
+
+def _begun(path: Path, architecture: str, n_context: int) -> GGUFWriter:
     writer = GGUFWriter(path, architecture)
     writer.add_block_count(N_LAYERS)
-    writer.add_context_length(N_CONTEXT)
+    writer.add_context_length(n_context)
     writer.add_embedding_length(N_EMBED)
     writer.add_feed_forward_length(N_FFN)
     writer.add_head_count(N_HEADS)
     writer.add_head_count_kv(N_KV)
     writer.add_rope_freq_base(ROPE_BASE)
     writer.add_layer_norm_rms_eps(EPS)
-    write_tokenizer(writer, template=template, pre=pre, adds_bos=adds_bos)
-    for name, tensor in weights().items():
-        if name != without:
-            writer.add_tensor(name, tensor)
+    return writer
+
+
+def _ended(writer: GGUFWriter, path: Path, tensors: Mapping[str, NDArray[np.float32]]) -> Path:
+    for name, tensor in tensors.items():
+        writer.add_tensor(name, tensor)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -97,12 +129,15 @@ def write_tokenizer(
     template: str | None = CHATML,
     pre: str = "smollm",
     adds_bos: bool = False,
+    tags: Sequence[str] = (),
+    tag_type: int = 3,
 ) -> None:
-    """The fields of a GGUF file that are about text."""
+    """The fields of a GGUF file that are about text; `tags` are special tokens after all others."""
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(pre)
-    writer.add_token_list(list(vocabulary()))
-    writer.add_token_types([3] * len(SPECIAL) + [1] * (len(vocabulary()) - len(SPECIAL)))
+    writer.add_token_list([*vocabulary(), *tags])
+    n_words = len(vocabulary()) - len(SPECIAL)
+    writer.add_token_types([3] * len(SPECIAL) + [1] * n_words + [tag_type] * len(tags))
     writer.add_token_merges(list(MERGES))
     writer.add_bos_token_id(0)
     writer.add_eos_token_id(2)

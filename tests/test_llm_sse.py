@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.llm.sse import MAX_LINE_BYTES, BadStream, Chunk, Lines, parse_line
+from stages.llm.sse import MAX_LINE_BYTES, BadStream, CallPart, Chunk, Lines, parse_line
 
 
 def in_pieces(data: st.DataObject, n: int) -> list[slice]:
@@ -63,14 +63,35 @@ def test_empty_and_role_only_events_are_no_token(line: str) -> None:
     [
         {"reasoning_content": "hm"},
         {"reasoning": "hm", "content": ""},
-        {"tool_calls": [{"function": {"arguments": "{}"}}]},
+        {"tool_calls": [{"function": None}]},
         {"refusal": "no"},
     ],
 )
 def test_other_channels_are_tokens_without_text(delta: dict[str, object]) -> None:
     chunk = parse_line("data: " + json.dumps({"choices": [{"delta": delta}]}))
-    assert chunk == Chunk(hidden=True)
-    assert chunk.has_token
+    assert chunk is not None
+    assert (chunk.text, chunk.hidden, chunk.has_token) == ("", True, True)
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        (
+            {"index": 1, "id": "c", "function": {"name": "f", "arguments": '{"a'}},
+            CallPart(1, "c", "f", '{"a'),
+        ),
+        ({"index": 1, "function": {"arguments": '": 1}'}}, CallPart(1, "", "", '": 1}')),
+        ({"function": {"name": "f", "arguments": {"a": 1}}}, CallPart(None, "", "f", '{"a": 1}')),
+        ({"index": True, "id": 3, "function": "f"}, CallPart()),
+        ("f", CallPart()),
+    ],
+)
+def test_pieces_of_calls_are_what_the_endpoint_really_says(
+    sent: object, expected: CallPart
+) -> None:
+    chunk = parse_line("data: " + json.dumps({"choices": [{"delta": {"tool_calls": [sent]}}]}))
+    assert chunk is not None
+    assert chunk.calls == (expected,)
 
 
 @pytest.mark.parametrize("line", ["data: {", "data: [1]", "data: 3", 'data: {"error": "x"}'])

@@ -12,14 +12,15 @@ Shared rules:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from voicepipe.errors import UsageError
 from voicepipe.events import Backchannel, EndOfTurn, Event, SpeechPaused, SpeechStarted, Transcript
 from voicepipe.frames import AudioFrame
 
@@ -57,15 +58,46 @@ class ReplyStats:
     """Model steps that checked drafts."""
 
 
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A tool that a language model may call: what it is told of it. Raises UsageError when
+    `parameters` is not the JSON schema of an object."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        if not self.name or self.parameters.get("type") != "object":
+            raise UsageError(
+                f"tool {self.name!r}: give it a name, and the JSON schema of an object for its "
+                'parameters ({"type": "object", "properties": {}} for none)'
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A language model asks for a tool to be run."""
+
+    name: str
+    arguments: Mapping[str, Any]
+    id: str = ""
+    """What a remote endpoint knows the call by."""
+
+
 class Reply(Protocol):
     """One reply being generated on a fork of its conversation.
 
     `async with reply as deltas` generates; leaving stops generating within one model step. After
     that exactly one of `adopt` and `drop` must be called.
+
+    A reply that calls tools ends with its calls. They are run by whoever reads the reply, who
+    adopts it and then gives their results to `Conversation.reply_to_results`.
     """
 
     async def __aenter__(self) -> AsyncIterator[str]:
-        """Text deltas (never empty) whose concatenation is the reply's text."""
+        """Text deltas (never empty) whose concatenation is the reply's text: what is to be spoken,
+        and nothing of a call."""
         ...
 
     async def __aexit__(self, *exc: object) -> None: ...
@@ -76,6 +108,11 @@ class Reply(Protocol):
         ...
 
     @property
+    def calls(self) -> Sequence[ToolCall]:
+        """The calls read so far, each whole; all of them once the deltas are over."""
+        ...
+
+    @property
     def stats(self) -> ReplyStats: ...
 
     def release(self) -> None:
@@ -83,11 +120,14 @@ class Reply(Protocol):
         ...
 
     def adopt(self) -> None:
-        """The conversation now contains the user's turn and this reply."""
+        """The conversation now contains the user's turn and this reply: its `text` and `calls`. A
+        reply to results goes into the turn of their calls, also when that is not the last any
+        more, and nowhere when it was taken out."""
         ...
 
     def drop(self) -> None:
-        """Leave no trace: neither the user's turn nor the reply enters the conversation."""
+        """Leave no trace: neither the user's turn nor the reply enters the conversation. (The
+        results that a reply was asked to stay: their tools have run.)"""
         ...
 
 
@@ -104,12 +144,27 @@ class Conversation(Protocol):
 
     def reply(self, text: str, *, held: bool = False) -> Reply:
         """A reply to `text`, the whole user turn, on a fork of the conversation. `held`: it may
-        never be heard, so that replies somebody waits for come first until `Reply.release`."""
+        never be heard, so that replies somebody waits for come first until `Reply.release`. To
+        the model, calls that still have no results then have one that says so."""
+        ...
+
+    def reply_to_results(self, results: Sequence[str], *, held: bool = False) -> Reply:
+        """A reply, in the same turn, to the `results` of the calls of the last adopted reply, one
+        for each in order. The results enter the conversation now and for good, whatever becomes of
+        the reply; when that is dropped, another one may be asked for. Raises UsageError when the
+        last reply made no calls, was replied to, or made another number of them."""
+        ...
+
+    def add_results(self, results: Sequence[str]) -> None:
+        """Results that nobody is to reply to now, since the conversation has gone on: of the
+        latest calls that have none. Raises UsageError as `reply_to_results`."""
         ...
 
     def truncate(self, heard_text: str) -> None:
         """Cut the last adopted reply to `heard_text`, an exact prefix of its text ("" removes the
-        reply's words but keeps the user's turn). Raises ValueError when it is no prefix."""
+        reply's words but keeps the user's turn). With replies to results its text is that of the
+        turn's replies in a row. Calls and results stay: the tools have run. Raises ValueError
+        when it is no prefix."""
         ...
 
     def add_user_text(self, text: str) -> None:
@@ -118,15 +173,21 @@ class Conversation(Protocol):
 
     def reopen(self) -> str:
         """Take the last user turn and its reply out again and return the user's text; used when
-        the caller goes on after a cut-off and both texts become one turn. "" when there is none."""
+        the caller goes on after a cut-off and both texts become one turn. "" when there is none.
+        Calls and results of the turn go with it: the model may make the calls once more, so a
+        turn whose tools must not run twice is not to be reopened after they have."""
         ...
 
 
 class LanguageModel(Protocol):
     """Generates replies."""
 
-    def open(self, system: str) -> AbstractAsyncContextManager[Conversation]:
-        """A conversation with the system prompt already prefilled."""
+    def open(
+        self, system: str, tools: Sequence[ToolSpec] = ()
+    ) -> AbstractAsyncContextManager[Conversation]:
+        """A conversation with the system prompt already prefilled, in which the model may call
+        `tools`. Entering raises UsageError when two have one name or a schema is wrong, and
+        ComponentError when the model knows no tools."""
         ...
 
 

@@ -5,7 +5,7 @@ from stages.llm.local import LocalLLM
 from stages.llm.remote import OpenAILLM
 from stages.llm.reply_text import ReplyLength
 from stages.llm.sampling import Sampling
-from stages.llm.scripted import ScriptedLLM
+from stages.llm.scripted import ScriptedCalls, ScriptedLLM
 
 __all__ = [
     "Address",
@@ -13,6 +13,7 @@ __all__ = [
     "OpenAILLM",
     "ReplyLength",
     "Sampling",
+    "ScriptedCalls",
     "ScriptedLLM",
     "parse_addresses",
 ]

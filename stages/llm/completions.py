@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
+from stages.llm.dialogue import Message
 from stages.llm.endpoints import Address, BackOff
 from stages.llm.sse import BadStream, Chunk, Lines, error_text, parse_line
 from voicepipe.errors import ComponentError
@@ -114,11 +115,11 @@ class Completions:
 
     @asynccontextmanager
     async def ask(
-        self, address: Address, messages: list[dict[str, str]], **settings: object
+        self, address: Address, messages: Sequence[Message], **settings: object
     ) -> AsyncIterator[AsyncIterator[Chunk]]:
         """The events of one completion; leaving before their end closes the connection, which
         makes servers stop generating. Raises EndpointFailed."""
-        body = {**self._settings, **settings, "model": address.model, "messages": messages}
+        body = {**self._settings, **settings, "model": address.model, "messages": list(messages)}
         with self._explained(address):
             response = await self._post(f"{address.base_url}/chat/completions", body)
             try:

@@ -39,6 +39,9 @@ class Proposal:
     n_offered: int = 0
     token_s: float = 0.0
     draw: Callable[[int], Sequence[int]] | None = None
+    n_certain: int = 0
+    """So many of the first tokens have no alternative: checking them only computes what has to be
+    computed anyway."""
 
     def __len__(self) -> int:
         return len(self.ids) or self.n_offered
@@ -136,7 +139,8 @@ class ForcedDraft:
         self._grammar = grammar
 
     def propose(self, n: int) -> Proposal:
-        return Proposal(self.source, self._grammar.forced(n))
+        ids = self._grammar.forced(n)
+        return Proposal(self.source, ids, n_certain=len(ids))
 
     def observe(self, ids: Sequence[int]) -> None:
         """The verifier has moved the grammar on."""
@@ -195,7 +199,8 @@ class ModelDraft:
 
 class BestDraft:
     """Several drafts as one: of those that cost nothing the one with the most expected tokens (the
-    first of equals), and one that must work only where they have nothing to say."""
+    first of equals), and one that must work only where they have nothing to say. What contradicts
+    a draft in front of it that is certain is left out."""
 
     source = "best"
 
@@ -205,10 +210,16 @@ class BestDraft:
 
     def propose(self, n: int) -> Proposal:
         best, most = NOTHING, 0.0
+        certain: list[int] = []
         for draft in self._drafts:
             proposal = draft.propose(n)
             if not proposal or (best and proposal.token_s > 0):
                 continue
+            certain += proposal.ids[len(certain) : proposal.n_certain]
+            n_agreed = n_agreeing(certain, proposal.ids)
+            if n_agreed < min(len(certain), len(proposal)):
+                continue
+            proposal = replace(proposal, n_certain=n_agreed)
             expected = self._expected(proposal)
             if expected > most:
                 best, most = proposal, expected

@@ -17,7 +17,7 @@ from stages.llm.kv_pool import Sequence as KvSequence
 from stages.llm.reply_text import ReplyText
 from stages.llm.speculation import Costs, Speculation
 from stages.llm.verify import Verifier
-from voicepipe.protocols import ReplyStats
+from voicepipe.protocols import ReplyStats, ToolCall
 
 log = logging.getLogger(__name__)
 
@@ -106,8 +106,8 @@ class Generation:
         self._n_cached = self._n_drafted = self._n_accepted = self._n_verified = 0
 
     @property
-    def deltas(self) -> deque[str]:
-        """Text that was generated and not yet taken out."""
+    def deltas(self) -> deque[str | ToolCall]:
+        """What was generated and not yet taken out."""
         return self.text.deltas
 
     @property

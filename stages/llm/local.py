@@ -17,7 +17,7 @@ from stages.llm.reply_text import ReplyLength
 from stages.llm.runtime import DRAFT_SOURCES, DraftSource, Runtime, Settings
 from stages.llm.sampling import Sampling
 from voicepipe.errors import ComponentError
-from voicepipe.protocols import Conversation
+from voicepipe.protocols import Conversation, ToolSpec
 
 MAX_PREFIXES = 8
 """System prompts whose state is kept; more than an agent has."""
@@ -31,9 +31,9 @@ class LocalLLM:
     has at most `context_tokens`, older turns are dropped in time. `n_threads` are used for
     prompts, at most `n_decode_threads` for single tokens: fewer while another stage needs a core.
     `drafts` of the next tokens are checked where that is faster: from the reply to an earlier
-    transcript of the same turn, from what was said before, from the smaller model at `draft_path`;
-    what is said does not depend on them. In `kv_folder` the state of system prompts and prepared
-    weights survive a restart.
+    transcript of the same turn, from what was said before, from the smaller model at `draft_path`,
+    from the grammar of a call where it leaves no choice; what is said does not depend on them. In
+    `kv_folder` the state of system prompts and prepared weights survive a restart.
 
     Raises ComponentError when a model is missing, broken or of an unsupported kind, or when there
     is no GPU for `device` "cuda".
@@ -71,10 +71,14 @@ class LocalLLM:
         self.runtime = Runtime(model_path, settings)
         self._prefixes: OrderedDict[tuple[int, ...], Trunk] = OrderedDict()
 
-    def open(self, system: str) -> AbstractAsyncContextManager[Conversation]:
-        """See `protocols.LanguageModel`. The first conversation with a system prompt computes its
-        state, later ones share it. Raises ComponentError when it does not fit the context."""
-        return self._open(system)
+    def open(
+        self, system: str, tools: Sequence[ToolSpec] = ()
+    ) -> AbstractAsyncContextManager[Conversation]:
+        """See `protocols.LanguageModel`. The first conversation with a system prompt and tools
+        computes its state, later ones share it. What is generated is always a valid call. Entering
+        raises ComponentError when they do not fit the context or the model's chat template knows no
+        tools, and UsageError when tools are given and llguidance is not installed."""
+        return self._open(system, tools)
 
     def metrics(self) -> Summary:
         """How it has served so far."""
@@ -85,10 +89,11 @@ class LocalLLM:
         self.runtime.engine.close()
 
     @asynccontextmanager
-    async def _open(self, system: str) -> AsyncIterator[Conversation]:
+    async def _open(self, system: str, tools: Sequence[ToolSpec]) -> AsyncIterator[Conversation]:
         runtime = self.runtime
-        conversation = LocalConversation(runtime, system)
-        prefix = await self._prefix(conversation.ids_ahead())
+        tool_set = await runtime.tool_set(tools) if tools else None
+        conversation = LocalConversation(runtime, system, tool_set)
+        prefix = await self._prefix(conversation.ids_ahead(), conversation.n_reply_tokens)
         runtime.engine.between(partial(conversation.begin, prefix))
         try:
             async with Background(conversation.keep_ahead):
@@ -96,10 +101,11 @@ class LocalLLM:
         finally:
             runtime.engine.between(conversation.end)
 
-    async def _prefix(self, ids: Sequence[int]) -> Trunk:
-        """The state of `ids`, computed at most once for all conversations that begin so."""
+    async def _prefix(self, ids: Sequence[int], n_reply: int) -> Trunk:
+        """The state of `ids`, computed at most once for all conversations that begin so; a reply
+        takes up to `n_reply` tokens."""
         runtime, key = self.runtime, tuple(ids)
-        n_positions, n_reply = runtime.model.n_positions, runtime.settings.length.max_tokens
+        n_positions = runtime.model.n_positions
         if len(ids) + NEXT_TURN_TOKENS + n_reply > n_positions:
             raise ComponentError(
                 f"language model: a system prompt of {len(ids)} tokens leaves no room in a context "

@@ -1,36 +1,43 @@
-"""One conversation with a local model. The truth is a list of token ids; the cache follows it."""
+"""One conversation with a local model."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from functools import lru_cache, partial
+from collections.abc import Sequence
+from functools import partial
 
-from stages.llm.dialogue import Dialogue, Turn
+from stages.llm.call_text import CallingText
+from stages.llm.chat_ids import ChatIds
+from stages.llm.dialogue import Said, Turn
 from stages.llm.draft_model import ReplyDrafter
-from stages.llm.drafts import BestDraft, Draft, EarlierReply, ModelDraft, SuffixDraft
+from stages.llm.drafts import (
+    BestDraft,
+    Draft,
+    EarlierReply,
+    ForcedDraft,
+    ModelDraft,
+    SuffixDraft,
+)
 from stages.llm.generation import Generation, Priority, Trunk
+from stages.llm.grammar import Grammar
 from stages.llm.metrics import ReplyTimer
-from stages.llm.reply import GeneratedReply
+from stages.llm.reply import Emit, GeneratedReply
 from stages.llm.reply_text import ReplyText
 from stages.llm.runtime import Runtime
 from stages.llm.speculation import Speculation
 from stages.llm.suffix import SuffixMemory
-from stages.llm.template import After
 from stages.llm.text import ends_sentence
+from stages.llm.tools import ToolSet
 from stages.llm.verify import Verifier
 from voicepipe.errors import ComponentError
-from voicepipe.protocols import ReplyStats
+from voicepipe.protocols import ReplyStats, ToolCall
 
 log = logging.getLogger(__name__)
 
 NEXT_TURN_TOKENS = 96
 """Room that a conversation keeps for the next user turn, so that compaction happens between turns
 rather than in front of a reply."""
-
-MAX_TURNS_KEPT = 256
-"""Turns of one conversation whose tokens are kept; more than fit a context of thousands."""
 
 DRAFT_CONTEXT = 64
 """Tokens of a prompt, from its end, that are looked up in what was said before."""
@@ -39,21 +46,18 @@ DRAFT_CONTEXT = 64
 class LocalConversation:
     """`protocols.Conversation`."""
 
-    def __init__(self, runtime: Runtime, system: str) -> None:
+    def __init__(self, runtime: Runtime, system: str, tools: ToolSet | None = None) -> None:
         self.runtime = runtime
         self.trunk = Trunk(runtime.pool.new_sequence())
-        self._template = runtime.template
-        self._system_ids = self._template.system_ids(system)
-        self._header_ids = self._template.reply_header_ids
-        self._user_ids = lru_cache(MAX_TURNS_KEPT)(self._template.user_ids)
-        """Of the turns so far: their text is not tokenised again for every reply."""
-        self._dialogue = Dialogue()
+        template = tools.template if tools else runtime.template
+        self._chat = ChatIds(template, runtime.tokenizer, system)
+        self._tools = tools
         self._hint = ""
         self._changed = asyncio.Event()
         self._speculation = Speculation()
         self._drafter = runtime.drafter.conversation() if runtime.drafter else None
         self._said = SuffixMemory()
-        self._replies = runtime.replies.of(tuple(self._system_ids))
+        self._replies = runtime.replies.of((tuple(self._chat.system_ids), tools and tools.key))
         self._earlier: Sequence[int] = ()
         """The latest dropped reply to the turn that is not over."""
 
@@ -75,40 +79,50 @@ class LocalConversation:
         self._changed.set()
 
     def reply(self, text: str, *, held: bool = False) -> GeneratedReply:
-        settings, tokenizer = self.runtime.settings, self.runtime.tokenizer
-        prompt_ids = self._prompt_ids(text)
-        generation = Generation(
-            prompt_ids,
-            text=ReplyText(tokenizer, settings.length),
-            verifier=Verifier(settings.sampling, end_ids=tokenizer.eos_ids),
-            draft=self._draft(prompt_ids),
-            speculation=self._speculation,
-            priority=Priority.HELD if held else Priority.RELEASED,
-        )
-        return GeneratedReply(_LocalReply(self, text, generation))
+        self._make_room(len(self._chat.next_user_ids(text)))
+        return self._generated(Turn(text), self._chat.prompt(text), held=held)
+
+    def reply_to_results(self, results: Sequence[str], *, held: bool = False) -> GeneratedReply:
+        turn = self._chat.dialogue.answer(results)
+        self._make_room(0)
+        return self._generated(turn, self._chat.results_prompt(), held=held)
+
+    def add_results(self, results: Sequence[str]) -> None:
+        self._chat.dialogue.add_results(results)
+        self._changed.set()
 
     def truncate(self, heard_text: str) -> None:
-        turn = self._dialogue.truncate(heard_text)
-        if turn is not None:
-            turn.reply_ids = self.runtime.tokenizer.cut(turn.reply_ids, heard_text)
-            self._changed.set()
+        self._chat.truncate(heard_text)
+        self._changed.set()
 
     def add_user_text(self, text: str) -> None:
-        self.add_turn(text, "", ())
+        self._chat.dialogue.add(text)
+        self._begin_turn()
 
     def reopen(self) -> str:
-        text = self._dialogue.reopen()
+        text = self._chat.dialogue.reopen()
         self._hint = text
         self._changed.set()
         return text
 
     # -- for its replies -----------------------------------------------------------------------
 
-    def add_turn(self, user: str, reply: str, reply_ids: Sequence[int]) -> None:
-        self._dialogue.add(user, reply, reply_ids)
+    @property
+    def n_reply_tokens(self) -> int:
+        """The most that a reply takes, without its header."""
+        length = self.runtime.settings.length
+        return length.max_tokens + (length.call_tokens if self._tools else 0)
+
+    def adopt(self, turn: Turn, said: Said) -> None:
+        is_first = not turn.replies
+        self._chat.dialogue.adopt(turn, said)
+        if said.ids:
+            self._remember(self._chat.user_ids_of(turn) if is_first else [], said)
+        self._begin_turn()
+
+    def _begin_turn(self) -> None:
+        """What comes next is something new."""
         self._hint, self._earlier = "", ()
-        if reply_ids:
-            self._remember(user, reply_ids)
         self._make_room(NEXT_TURN_TOKENS)
         self._changed.set()
 
@@ -118,9 +132,25 @@ class LocalConversation:
 
     # -- drafts --------------------------------------------------------------------------------
 
-    def _draft(self, prompt_ids: Sequence[int]) -> Draft | None:
+    def _generated(self, turn: Turn, prompt_ids: Sequence[int], *, held: bool) -> GeneratedReply:
+        settings, tokenizer = self.runtime.settings, self.runtime.tokenizer
+        grammar = self._tools.grammar() if self._tools else None
+        text_of = CallingText if self._tools else ReplyText
+        generation = Generation(
+            prompt_ids,
+            text=text_of(tokenizer, settings.length),
+            verifier=Verifier(settings.sampling, grammar, tokenizer.eos_ids),
+            draft=self._draft(prompt_ids, grammar),
+            speculation=self._speculation,
+            priority=Priority.HELD if held else Priority.RELEASED,
+        )
+        return GeneratedReply(_LocalReply(self, turn, generation))
+
+    def _draft(self, prompt_ids: Sequence[int], grammar: Grammar | None) -> Draft | None:
         runtime, sources = self.runtime, self.runtime.settings.drafts
         drafts: list[Draft] = []
+        if grammar is not None and "forced" in sources:
+            drafts.append(ForcedDraft(grammar))
         if self._earlier and "earlier-reply" in sources:
             drafts.append(EarlierReply(self._earlier))
         for memory in (self._said, self._replies) if "suffix" in sources else ():
@@ -133,59 +163,33 @@ class LocalConversation:
             drafts.append(ModelDraft(model, len(prompt_ids), len(runtime.tokenizer)))
         return BestDraft(drafts, self._speculation.expected_tokens) if drafts else None
 
-    def _remember(self, user: str, reply_ids: Sequence[int]) -> None:
-        """What was said may be said again. Only replies are drafts for other conversations."""
+    def _remember(self, words: Sequence[int], said: Said) -> None:
+        """What was said may be said again. Only speech is a draft for other conversations: the
+        arguments of calls are the caller's words."""
         tokenizer = self.runtime.tokenizer
         ends = [] if tokenizer.eos_id is None else [tokenizer.eos_id]
-        reply = [*self._header_ids, *reply_ids, *ends]
-        words = self._template.user_ids(user, self._after(len(self._dialogue.turns) - 1))
-        self.runtime.engine.between(partial(self._replies.add, reply))
+        reply = [*self._chat.header_ids, *said.ids, *ends]
+        spoken = [*self._chat.header_ids, *tokenizer.cut(said.ids, said.text)]
+        self.runtime.engine.between(partial(self._replies.add, spoken if said.calls else reply))
         self.runtime.engine.between(partial(self._said.add, [*words, *reply]))
 
     # -- ids -----------------------------------------------------------------------------------
 
     def history_ids(self) -> list[int]:
         """Everything said so far, as ids."""
-        ids = list(self._system_ids)
-        for n, turn in enumerate(self._dialogue.turns):
-            ids += self._turn_ids(turn, self._after(n))
-        return ids
+        return self._chat.history()
 
     def ids_ahead(self) -> list[int]:
-        """History, the next user turn's header, and its words as far as they are known."""
-        after = self._after(len(self._dialogue.turns))
-        return self.history_ids() + self._template.user_ids(self._hint, after, whole=False)
-
-    def _prompt_ids(self, text: str) -> list[int]:
-        after = self._after(len(self._dialogue.turns))
-        self._make_room(len(self._template.user_ids(text, after)))
-        after = self._after(len(self._dialogue.turns))
-        return [
-            *self.history_ids(),
-            *self._template.user_ids(text, after),
-            *self._header_ids,
-        ]
-
-    def _turn_ids(self, turn: Turn, after: After) -> list[int]:
-        ids = self._user_ids(turn.user, after)
-        return [*ids, *self._header_ids, *turn.reply_ids] if turn.reply else ids
-
-    def _after(self, n: int) -> After:
-        """What turn `n` comes after."""
-        if n > 0:
-            return "reply" if self._dialogue.turns[n - 1].reply else "user"
-        return "system" if self._system_ids else "start"
+        """What the next prompt begins with, as far as that is known."""
+        return self._chat.ahead(self._hint)
 
     def _make_room(self, n_words: int) -> None:
         """When `n_words` and a reply do not fit any more, drop the oldest turns down to half of
         the context: rarely, since everything after the system prompt is then computed anew."""
         n_positions = self.runtime.model.n_positions
-        n_reply = self.runtime.settings.length.max_tokens + len(self._header_ids)
-        room = n_positions - n_words - n_reply
-        if len(self.history_ids()) <= room:
-            return
-        while self._dialogue.turns and len(self.history_ids()) > min(n_positions // 2, room):
-            del self._dialogue.turns[0]
+        room = n_positions - n_words - self.n_reply_tokens - len(self._chat.header_ids)
+        if len(self._chat.history()) > room:
+            self._chat.shorten(min(n_positions // 2, room))
 
     async def keep_ahead(self) -> None:
         """Compute what the next reply will need, whenever nothing is more urgent."""
@@ -207,9 +211,9 @@ class LocalConversation:
 class _LocalReply:
     """`ReplySource`: one generation on a fork of the conversation's trunk."""
 
-    def __init__(self, conversation: LocalConversation, text: str, generation: Generation) -> None:
+    def __init__(self, conversation: LocalConversation, turn: Turn, generation: Generation) -> None:
         self.generation = generation
-        self._conversation, self._user_text = conversation, text
+        self._conversation, self._turn = conversation, turn
         self._timer = ReplyTimer(asyncio.get_running_loop().time())
 
     @property
@@ -219,21 +223,21 @@ class _LocalReply:
     def release(self) -> None:
         self.generation.priority = Priority.RELEASED
 
-    def adopt(self, text: str) -> None:
-        runtime = self._conversation.runtime
-        ids = runtime.tokenizer.cut(self.generation.text.ids, text)
-        self._conversation.add_turn(self._user_text, text, ids)
-        runtime.metrics.add(self._timer.result(self.stats, heard=bool(text)))
+    def adopt(self, text: str, calls: Sequence[ToolCall]) -> None:
+        ids = self.generation.text.ids_of(text, calls)
+        self._conversation.adopt(self._turn, Said(text, ids, calls))
+        wanted = bool(text or calls)
+        self._conversation.runtime.metrics.add(self._timer.result(self.stats, heard=wanted))
 
     def drop(self) -> None:
         if self.generation.text.ids:
             self._conversation.keep_as_draft(self.generation.text.ids)
         self._conversation.runtime.metrics.add(self._timer.result(self.stats, heard=False))
 
-    async def generate(self, emit: Callable[[str], Awaitable[None]]) -> None:
+    async def generate(self, emit: Emit) -> None:
         runtime, generation = self._conversation.runtime, self.generation
         n_positions = runtime.model.n_positions
-        n_needed = len(generation.prompt_ids) + runtime.settings.length.max_tokens
+        n_needed = len(generation.prompt_ids) + self._conversation.n_reply_tokens
         if n_needed > n_positions:
             raise ComponentError(
                 f"language model: prompt and reply need {n_needed} tokens, the context has "
@@ -250,7 +254,7 @@ class _LocalReply:
         if generation.error is not None:
             raise generation.error
 
-    async def _emit(self, emit: Callable[[str], Awaitable[None]]) -> None:
+    async def _emit(self, emit: Emit) -> None:
         """Hand on what is there."""
         generation = self.generation
         now_s = asyncio.get_running_loop().time()

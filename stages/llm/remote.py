@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,12 +21,14 @@ from stages.llm.completions import (
     all_failed,
     timed_out,
 )
-from stages.llm.dialogue import Dialogue
+from stages.llm.dialogue import Dialogue, Message, Said, Turn
 from stages.llm.endpoints import Address, EndpointPool
 from stages.llm.errands import Errands
-from stages.llm.reply import GeneratedReply
+from stages.llm.remote_calls import BadCall, CallParts
+from stages.llm.reply import Emit, GeneratedReply
 from stages.llm.sse import Chunk
-from voicepipe.protocols import Conversation, ReplyStats
+from stages.llm.tools import as_openai
+from voicepipe.protocols import Conversation, ReplyStats, ToolCall, ToolSpec
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +51,9 @@ class OpenAILLM:
 
     `warm_up`: a conversation begins with a request of one token, so that connection, model and the
     system prompt's state are there when the caller has spoken.
+
+    Calls of tools count among the `max_tokens` of a reply. One that is not whole or not of a tool
+    that was given is a ComponentError where the reply is read.
     """
 
     def __init__(
@@ -79,22 +84,30 @@ class OpenAILLM:
         self._warm_up = warm_up
         self._tls = httpx.create_ssl_context()  # reads all certificates: once, not for each caller
 
-    def open(self, system: str) -> AbstractAsyncContextManager[Conversation]:
-        """See `protocols.LanguageModel`. Does not wait for the warm-up."""
-        return self._open(system)
+    def open(
+        self, system: str, tools: Sequence[ToolSpec] = ()
+    ) -> AbstractAsyncContextManager[Conversation]:
+        """See `protocols.LanguageModel`. Does not wait for the warm-up, so that an endpoint that
+        takes no tools says so in the first reply."""
+        return self._open(system, tools)
 
     @asynccontextmanager
-    async def _open(self, system: str) -> AsyncIterator[Conversation]:
+    async def _open(self, system: str, tools: Sequence[ToolSpec]) -> AsyncIterator[Conversation]:
+        described = {"tools": as_openai(tools)} if tools else {}
         async with (
             Completions.open(
-                self._settings, limits=self._limits, headers=self._headers, tls=self._tls
+                self._settings | described,
+                limits=self._limits,
+                headers=self._headers,
+                tls=self._tls,
             ) as completions,
             Errands() as errands,
         ):
             endpoints = _Endpoints(self._pool, completions, errands, secrets.token_hex(8))
+            names = frozenset(tool.name for tool in tools)
             if self._warm_up:
                 errands.start(partial(endpoints.warm_up, system))
-            yield _RemoteConversation(endpoints, system)
+            yield _RemoteConversation(endpoints, system, names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +155,7 @@ class _Endpoints:
                 self.pool.answered(address)
                 return
 
-    async def _prefill(self, address: Address, messages: list[dict[str, str]]) -> None:
+    async def _prefill(self, address: Address, messages: Sequence[Message]) -> None:
         limit_s = self.completions.limits.warm_up_s
         try:
             async with (
@@ -163,8 +176,8 @@ class _Endpoints:
 class _RemoteConversation:
     """`protocols.Conversation` as a list of messages; the server's prefix cache does the rest."""
 
-    def __init__(self, endpoints: _Endpoints, system: str) -> None:
-        self._endpoints, self._system = endpoints, system
+    def __init__(self, endpoints: _Endpoints, system: str, tools: Collection[str]) -> None:
+        self._endpoints, self._system, self._tools = endpoints, system, tools
         self.dialogue = Dialogue()
 
     def extend(self, text: str) -> None:
@@ -174,7 +187,14 @@ class _RemoteConversation:
     def reply(self, text: str, *, held: bool = False) -> GeneratedReply:
         messages = self.dialogue.messages(self._system)
         messages.append({"role": "user", "content": text})
-        return GeneratedReply(_RemoteReply(self.dialogue, self._endpoints, text, messages))
+        return self._generated(Turn(text), messages)
+
+    def reply_to_results(self, results: Sequence[str], *, held: bool = False) -> GeneratedReply:
+        turn = self.dialogue.answer(results)
+        return self._generated(turn, self.dialogue.messages(self._system))
+
+    def add_results(self, results: Sequence[str]) -> None:
+        self.dialogue.add_results(results)
 
     def truncate(self, heard_text: str) -> None:
         self.dialogue.truncate(heard_text)
@@ -185,6 +205,10 @@ class _RemoteConversation:
     def reopen(self) -> str:
         return self.dialogue.reopen()
 
+    def _generated(self, turn: Turn, messages: Sequence[Message]) -> GeneratedReply:
+        source = _RemoteReply(self.dialogue, self._endpoints, turn, messages, self._tools)
+        return GeneratedReply(source)
+
 
 class _RemoteReply:
     """`ReplySource` that reads one completion, of the first endpoint that gives one."""
@@ -193,12 +217,13 @@ class _RemoteReply:
         self,
         dialogue: Dialogue,
         endpoints: _Endpoints,
-        user_text: str,
-        messages: list[dict[str, str]],
+        turn: Turn,
+        messages: Sequence[Message],
+        tools: Collection[str],
     ) -> None:
         self.stats = ReplyStats()
         self._dialogue, self._endpoints = dialogue, endpoints
-        self._user_text, self._messages = user_text, messages
+        self._turn, self._messages, self._tools = turn, messages, tools
         self._has_spoken = False
 
     def release(self) -> None:
@@ -207,10 +232,10 @@ class _RemoteReply:
     def drop(self) -> None:
         """The endpoint keeps nothing."""
 
-    def adopt(self, text: str) -> None:
-        self._dialogue.add(self._user_text, text)
+    def adopt(self, text: str, calls: Sequence[ToolCall]) -> None:
+        self._dialogue.adopt(self._turn, Said(text, calls=calls))
 
-    async def generate(self, emit: Callable[[str], Awaitable[None]]) -> None:
+    async def generate(self, emit: Emit) -> None:
         limits, now = self._endpoints.completions.limits, asyncio.get_running_loop().time
         latest_s = now() + limits.first_token_s
         self._endpoints.probe()
@@ -233,12 +258,10 @@ class _RemoteReply:
                 return
         raise all_failed(failures)
 
-    async def _read(
-        self, address: Address, patience_s: float, emit: Callable[[str], Awaitable[None]]
-    ) -> None:
+    async def _read(self, address: Address, patience_s: float, emit: Emit) -> None:
         """One attempt; `patience_s` is to its first token. Raises EndpointFailed."""
         idle_s, now = self._endpoints.completions.limits.idle_s, asyncio.get_running_loop().time
-        spoken, n_tokens, finished = SpokenText(), 0, False
+        spoken, parts, n_tokens, finished = SpokenText(), CallParts(), 0, False
         try:
             async with (
                 asyncio.timeout(patience_s) as patience,
@@ -249,6 +272,8 @@ class _RemoteReply:
                     self._count(chunk, n_tokens)
                     if n_tokens == 1 and chunk.has_token:
                         self._endpoints.pool.answered(address)
+                    for part in chunk.calls:
+                        parts.add(part)
                     if chunk.has_token:
                         patience.reschedule(None)  # a slow reader is no fault of the endpoint
                         await self._say(spoken.feed(chunk.text), emit)
@@ -263,8 +288,19 @@ class _RemoteReply:
             if not finished:
                 raise
         await self._say(spoken.finish(), emit)
+        if self._tools:  # otherwise nobody could run them
+            await self._call(address, parts, emit)
 
-    async def _say(self, text: str, emit: Callable[[str], Awaitable[None]]) -> None:
+    async def _call(self, address: Address, parts: CallParts, emit: Emit) -> None:
+        try:
+            calls = parts.whole(self._tools)
+        except BadCall as error:
+            advice = "raise max_tokens, or use a model that is better at calling tools"
+            raise EndpointFailed(address, str(error), advice, of_endpoint=False) from error
+        for call in calls:
+            await emit(call)
+
+    async def _say(self, text: str, emit: Emit) -> None:
         if text:
             self._has_spoken = True
             await emit(text)

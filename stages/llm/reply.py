@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Protocol
 
 from stages.llm.background import Background
 from voicepipe.errors import UsageError
-from voicepipe.protocols import ReplyStats
+from voicepipe.protocols import ReplyStats, ToolCall
+
+Emit = Callable[[str | ToolCall], Awaitable[None]]
 
 DELTAS_AHEAD = 256
 """How far generating may run ahead of reading: more than a spoken reply has, yet bounded."""
@@ -20,16 +22,17 @@ class ReplySource(Protocol):
     @property
     def stats(self) -> ReplyStats: ...
 
-    async def generate(self, emit: Callable[[str], Awaitable[None]]) -> None:
-        """Emit the text of the reply piece by piece and return at its end; raise on failure."""
+    async def generate(self, emit: Emit) -> None:
+        """Emit the text of the reply piece by piece, then its calls, and return at its end; raise
+        on failure."""
         ...
 
     def release(self) -> None:
         """The reply is certain to be wanted."""
         ...
 
-    def adopt(self, text: str) -> None:
-        """Put the user's turn and `text` (what was read) into the conversation."""
+    def adopt(self, text: str, calls: Sequence[ToolCall]) -> None:
+        """Put the user's turn and what was read of the reply into the conversation."""
         ...
 
     def drop(self) -> None:
@@ -42,10 +45,11 @@ class GeneratedReply:
 
     def __init__(self, source: ReplySource) -> None:
         self.source = source
-        self._deltas: asyncio.Queue[str | Exception | None] = asyncio.Queue(DELTAS_AHEAD)
+        self._deltas: asyncio.Queue[str | ToolCall | Exception | None] = asyncio.Queue(DELTAS_AHEAD)
         self._background = Background(self._generate)
         self._entered = False
         self._read: list[str] = []
+        self._calls: list[ToolCall] = []
         self._over = False
 
     async def __aenter__(self) -> AsyncIterator[str]:
@@ -64,6 +68,11 @@ class GeneratedReply:
         return "".join(self._read)
 
     @property
+    def calls(self) -> Sequence[ToolCall]:
+        """All calls that were read so far."""
+        return tuple(self._calls)
+
+    @property
     def stats(self) -> ReplyStats:
         return self.source.stats
 
@@ -72,7 +81,7 @@ class GeneratedReply:
 
     def adopt(self) -> None:
         self._conclude()
-        self.source.adopt(self.text)
+        self.source.adopt(self.text, self.calls)
 
     def drop(self) -> None:
         self._conclude()
@@ -95,5 +104,8 @@ class GeneratedReply:
         while (item := await self._deltas.get()) is not None:
             if isinstance(item, Exception):
                 raise item
-            self._read.append(item)
-            yield item
+            if isinstance(item, ToolCall):
+                self._calls.append(item)
+            else:
+                self._read.append(item)
+                yield item

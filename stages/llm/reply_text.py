@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stages.llm.text import TextStream, ends_sentence
 from stages.llm.tokenizer import Tokenizer
 from voicepipe.errors import UsageError
+from voicepipe.protocols import ToolCall
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyLength:
     """When a reply ends if the model does not end it: at the first sentence end after
-    `soft_tokens`, at the latest after `max_tokens`, or in front of one of `stops`."""
+    `soft_tokens`, at the latest after `max_tokens`, or in front of one of `stops`. None of it
+    counts in calls of tools, which have `call_tokens` of their own: half a call is none."""
 
     soft_tokens: int = 24
     max_tokens: int = 60
     stops: tuple[str, ...] = ()
+    call_tokens: int = 256
 
     def __post_init__(self) -> None:
-        if self.max_tokens < 1:
-            raise UsageError(f"max_tokens is {self.max_tokens}: a reply needs at least 1 token")
+        for name in ("max_tokens", "call_tokens"):
+            if (n := getattr(self, name)) < 1:
+                raise UsageError(f"{name} is {n}: a reply needs at least 1 token")
 
 
 class ReplyText:
@@ -35,8 +40,8 @@ class ReplyText:
         """All deltas so far."""
         self.ids: list[int] = []
         """The tokens that are part of the reply."""
-        self.deltas: deque[str] = deque()
-        """Never empty ones."""
+        self.deltas: deque[str | ToolCall] = deque()
+        """Text, never empty, and behind all of it the calls of tools, each whole."""
 
     @property
     def n_left(self) -> int:
@@ -54,6 +59,10 @@ class ReplyText:
             self._put(self._stream.finish())
             return False
         return True
+
+    def ids_of(self, text: str, calls: Sequence[ToolCall]) -> list[int]:
+        """The tokens of what was read: a beginning of the text, or all of it and first calls."""
+        return self._tokenizer.cut(self.ids, text)
 
     def _ends_before(self, token: int) -> bool:
         tokenizer = self._tokenizer

@@ -29,13 +29,15 @@ from stages.llm.scheduler import Scheduler
 from stages.llm.suffix import ReplyMemory
 from stages.llm.template import ChatTemplate
 from stages.llm.tokenizer import Tokenizer
+from stages.llm.tools import Toolbox, ToolSet
 from stages.llm.transformer import Device, Model, load_model
 from voicepipe.errors import UsageError
+from voicepipe.protocols import ToolSpec
 
 log = logging.getLogger(__name__)
 
-DraftSource = Literal["earlier-reply", "suffix", "model"]
-DRAFT_SOURCES: tuple[DraftSource, ...] = ("earlier-reply", "suffix", "model")
+DraftSource = Literal["earlier-reply", "suffix", "model", "forced"]
+DRAFT_SOURCES: tuple[DraftSource, ...] = ("earlier-reply", "suffix", "model", "forced")
 """Where drafts of the next tokens come from, see drafts.py."""
 
 HOST_BYTES = 64 << 20
@@ -100,8 +102,15 @@ class Runtime:
         self.engine = Engine("llm", self.scheduler.step)
         self.drafter = _drafter(settings, self.tokenizer)
         self.replies = ReplyMemory()
+        self._toolbox = Toolbox(self.template, self.tokenizer)
         self.metrics = LlmMetrics(energy=EnergyMeter.of_this_machine())
         self._load_policy = LoadPolicy(self.model.costs().of(BLOCK_TOKENS) / BLOCK_TOKENS)
+
+    async def tool_set(self, tools: Sequence[ToolSpec]) -> ToolSet:
+        """See `Toolbox.of`."""
+        found: list[ToolSet] = []
+        await self.engine.run(lambda: found.append(self._toolbox.of(tools)))
+        return found[0]
 
     async def reach(
         self, trunk: Trunk, ids: Sequence[int], enough: Callable[[], bool] = bool

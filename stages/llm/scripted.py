@@ -6,21 +6,38 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from stages.llm.dialogue import Dialogue
-from stages.llm.reply import GeneratedReply
+from stages.llm.dialogue import Dialogue, Said, Turn
+from stages.llm.reply import Emit, GeneratedReply
+from stages.llm.tools import as_openai
 from voicepipe.errors import ComponentError
-from voicepipe.protocols import Conversation, ReplyStats
+from voicepipe.protocols import Conversation, ReplyStats, ToolCall, ToolSpec
 
 Breakage = Literal["raise", "raise_midway", "hang", "hang_midway", "nothing"]
 """What goes wrong with a reply: an error before or after its first token, silence for ever before
 or after it, or an end without a token."""
 
 TOKEN = re.compile(r"\s*\S+|\s+")
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedCalls:
+    """A reply that calls tools: `text` is said, `calls` are made, and what `then` makes of their
+    results is the reply to those."""
+
+    calls: Sequence[ToolCall]
+    text: str = ""
+    then: Callable[[Sequence[str]], str | ScriptedCalls] = " ".join
+
+
+Scripted = str | ScriptedCalls
+"""One reply. A call takes the time of a word."""
+
+Replies = Sequence[Scripted] | Callable[[str], Scripted]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +53,8 @@ class Latency:
 
 class ScriptedLLM:
     """Answers from `replies`: the k-th user turn of a conversation gets the k-th of them, round and
-    round, or what a function makes of the user's text. Tokens are words.
+    round, or what a function makes of the user's text. Tokens are words. Which tools it was told of
+    makes no difference.
 
     `broken` says in which user turns (counted from 0 in what the conversation holds) what goes
     wrong. An empty `replies` never says anything.
@@ -44,7 +62,7 @@ class ScriptedLLM:
 
     def __init__(
         self,
-        replies: Sequence[str] | Callable[[str], str],
+        replies: Replies,
         *,
         first_token_ms: float = 50.0,
         per_token_ms: float = 10.0,
@@ -57,11 +75,14 @@ class ScriptedLLM:
         self._broken = dict(broken or {})
         self._n_opened = 0
 
-    def open(self, system: str) -> AbstractAsyncContextManager[Conversation]:
-        return self._open(system)
+    def open(
+        self, system: str, tools: Sequence[ToolSpec] = ()
+    ) -> AbstractAsyncContextManager[Conversation]:
+        return self._open(system, tools)
 
     @asynccontextmanager
-    async def _open(self, system: str) -> AsyncIterator[Conversation]:
+    async def _open(self, system: str, tools: Sequence[ToolSpec]) -> AsyncIterator[Conversation]:
+        as_openai(tools)  # which may be wrong
         script = _Script(self._replies, self._latency, self._broken, self._n_opened)
         self._n_opened += 1
         yield _ScriptedConversation(script, system)
@@ -71,7 +92,7 @@ class ScriptedLLM:
 class _Script:
     """What one conversation will say, and how."""
 
-    replies: Sequence[str] | Callable[[str], str]
+    replies: Replies
     latency: Latency
     broken: Mapping[int, Breakage]
     conversation: int
@@ -79,22 +100,28 @@ class _Script:
 
     def line(self, turn: int, user_text: str) -> _Line:
         if callable(self.replies):
-            text = self.replies(user_text)
+            reply = self.replies(user_text)
         else:
-            text = self.replies[turn % len(self.replies)] if self.replies else ""
+            reply = self.replies[turn % len(self.replies)] if self.replies else ""
+        return self.line_of(reply, self.broken.get(turn))
+
+    def line_of(self, reply: Scripted, breakage: Breakage | None = None) -> _Line:
         delays = random.Random(f"{self.latency.seed}/{self.conversation}/{self.n_replies}")
         self.n_replies += 1
-        return _Line(TOKEN.findall(text), self.latency, self.broken.get(turn), delays)
+        calling = ScriptedCalls((), reply) if isinstance(reply, str) else reply
+        tokens = [*TOKEN.findall(calling.text), *calling.calls]
+        return _Line(tokens, self.latency, breakage, delays, calling)
 
 
 @dataclass(slots=True)
 class _Line:
     """One reply as it will be given."""
 
-    tokens: list[str]
+    tokens: list[str | ToolCall]
     latency: Latency
     breakage: Breakage | None
     delays: random.Random
+    reply: ScriptedCalls
 
     async def delay(self, ms: float) -> None:
         spread = self.latency.jitter * self.delays.uniform(-1, 1)
@@ -107,15 +134,25 @@ class _ScriptedConversation:
     def __init__(self, script: _Script, system: str) -> None:
         self._script, self._system = script, system
         self.dialogue = Dialogue()
+        self._made: list[tuple[Said, ScriptedCalls]] = []
+        """Adopted replies and what they are in the script."""
 
     def extend(self, text: str) -> None:
         """Nothing to prefill."""
 
     def reply(self, text: str, *, held: bool = False) -> GeneratedReply:
-        said = sum(_n_tokens(m["content"]) for m in self.dialogue.messages(self._system))
-        stats = ReplyStats(prompt_tokens=said + _n_tokens(text), cached_tokens=said)
         line = self._script.line(len(self.dialogue.turns), text)
-        return GeneratedReply(_ScriptedReply(self, text, line, stats))
+        return self._generated(Turn(text), self._n_said(), _n_tokens(text), line)
+
+    def reply_to_results(self, results: Sequence[str], *, held: bool = False) -> GeneratedReply:
+        n_before = self._n_said()
+        turn = self.dialogue.answer(results)
+        (calling,) = (calling for said, calling in self._made if said is turn.replies[-1])
+        line = self._script.line_of(calling.then(results))
+        return self._generated(turn, n_before, sum(map(_n_tokens, results)), line)
+
+    def add_results(self, results: Sequence[str]) -> None:
+        self.dialogue.add_results(results)
 
     def truncate(self, heard_text: str) -> None:
         self.dialogue.truncate(heard_text)
@@ -126,13 +163,24 @@ class _ScriptedConversation:
     def reopen(self) -> str:
         return self.dialogue.reopen()
 
+    def adopt(self, turn: Turn, said: Said, calling: ScriptedCalls) -> None:
+        self.dialogue.adopt(turn, said)
+        self._made.append((said, calling))
+
+    def _generated(self, turn: Turn, n_before: int, n_new: int, line: _Line) -> GeneratedReply:
+        stats = ReplyStats(prompt_tokens=n_before + n_new, cached_tokens=n_before)
+        return GeneratedReply(_ScriptedReply(self, turn, line, stats))
+
+    def _n_said(self) -> int:
+        return sum(_n_tokens(m["content"]) for m in self.dialogue.messages(self._system))
+
 
 @dataclass(slots=True)
 class _ScriptedReply:
     """`ReplySource` that waits and speaks."""
 
     conversation: _ScriptedConversation
-    user_text: str
+    turn: Turn
     line: _Line
     stats: ReplyStats = field(default_factory=ReplyStats)
 
@@ -142,10 +190,10 @@ class _ScriptedReply:
     def drop(self) -> None:
         """Nothing is kept of it."""
 
-    def adopt(self, text: str) -> None:
-        self.conversation.dialogue.add(self.user_text, text)
+    def adopt(self, text: str, calls: Sequence[ToolCall]) -> None:
+        self.conversation.adopt(self.turn, Said(text, calls=calls), self.line.reply)
 
-    async def generate(self, emit: Callable[[str], Awaitable[None]]) -> None:
+    async def generate(self, emit: Emit) -> None:
         line = self.line
         await line.delay(line.latency.first_token_ms)
         await self._break("")

@@ -10,6 +10,7 @@ changed.
 A loss is bounded whatever the drafts are worth: each step that could lose time is paid from an
 allowance that grows by `MAX_LOSS` of the time of plain steps, and by the time that right drafts
 saved. So n tokens never take more than (1 + MAX_LOSS) of their plain time and START_STEPS steps.
+Tokens that are certain are no risk: they are always checked.
 """
 
 from __future__ import annotations
@@ -131,13 +132,14 @@ class Speculation:
         extra_s = [0.0]
         for n in range(1, len(proposal) + 1):
             step_s = costs.of(1 + n + n_other_rows) + n * proposal.token_s
-            if step_s - plain_s > allowance_s:
+            is_certain = n <= proposal.n_certain
+            if step_s - plain_s > allowance_s and not is_certain:
                 break
             extra_s.append(step_s - plain_s)
-            chance *= acceptance.probability(n - 1)
+            chance *= 1.0 if is_certain else acceptance.probability(n - 1)
             tokens += chance
             rate = (tokens + n_other_rows) / step_s
-            if rate > best_rate:
+            if rate > best_rate or is_certain:
                 best, best_rate = n, rate
         could_pay = len(extra_s) > 1 and (2 + n_other_rows) / (plain_s + extra_s[1]) > plain_rate
         if best == 0 and could_pay and acceptance.is_probe_due():
@@ -156,7 +158,8 @@ class Speculation:
         """Right drafts to expect when all of `proposal` is checked."""
         acceptance, chance, tokens = self._of(proposal), 1.0, 0.0
         for position in range(len(proposal)):
-            chance *= acceptance.probability(position)
+            is_certain = position < proposal.n_certain
+            chance *= 1.0 if is_certain else acceptance.probability(position)
             tokens += chance
         return tokens
 

@@ -18,6 +18,16 @@ class BadStream(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class CallPart:
+    """A piece of a call of a tool: of its JSON, and mostly only in the first one id and name."""
+
+    index: int | None = None
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """What one event says; fields it does not mention keep their defaults."""
 
@@ -30,6 +40,7 @@ class Chunk:
     generated_tokens: int | None = None
     drafted_tokens: int | None = None
     accepted_tokens: int | None = None
+    calls: tuple[CallPart, ...] = ()
 
     @property
     def has_token(self) -> bool:
@@ -82,13 +93,13 @@ def parse_line(line: str) -> Chunk | None:
     choices = event.get("choices")
     choice = _object(choices[0]) if isinstance(choices, list) and choices else {}
     delta = _object(choice.get("delta"))
-    text = delta.get("content")
     usage = _object(event.get("usage"))
     timings = _object(event.get("timings"))  # of llama-server, at the end
     cached = _count(_object(usage.get("prompt_tokens_details")).get("cached_tokens"))
     return Chunk(
-        text=text if isinstance(text, str) else "",
+        text=_string(delta.get("content")),
         hidden=any(delta.get(field) for field in HIDDEN_FIELDS),
+        calls=_calls(delta.get("tool_calls")),
         finished=choice.get("finish_reason") is not None,
         prompt_tokens=_count(usage.get("prompt_tokens")),
         cached_tokens=_count(timings.get("cache_n")) if cached is None else cached,
@@ -103,6 +114,21 @@ def error_text(body: object) -> str:
     error = body.get("error", body) if isinstance(body, dict) else body
     message = error.get("message", error) if isinstance(error, dict) else error
     return " ".join(str(message).split())[:200]
+
+
+def _calls(value: object) -> tuple[CallPart, ...]:
+    parts = []
+    for part in map(_object, value if isinstance(value, list) else ()):
+        function = _object(part.get("function"))
+        arguments = function.get("arguments")
+        whole = json.dumps(arguments) if isinstance(arguments, dict) else _string(arguments)
+        name, id_ = _string(function.get("name")), _string(part.get("id"))
+        parts.append(CallPart(_count(part.get("index")), id_, name, whole))
+    return tuple(parts)
+
+
+def _string(value: object) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _object(value: object) -> Mapping[str, object]:

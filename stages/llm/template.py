@@ -28,7 +28,7 @@ Message = Mapping[str, object]
 """`role` and `content`; also `tool_calls` of an assistant, as in OpenAI's API."""
 Tool = Mapping[str, object]
 """A tool as in OpenAI's API: {"type": "function", "function": {"name", "description", …}}."""
-After = Literal["start", "system", "reply", "user"]
+After = Literal["start", "system", "reply", "user", "results"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,13 @@ class Glue:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """The glue around tool results: before the first, between two, before the reply to them."""
+    """The glue around tool results: before the first, between two, before the reply to them, and
+    before a user's words."""
 
     first: Glue
     between: Glue
     header: Glue
+    user: Glue
     is_json: bool
     """Results stand in quotes."""
 
@@ -79,7 +81,10 @@ class ChatTemplate:
                 f"{where}: its chat template cannot be used ({_first_line(error)}): use another "
                 "build of the model"
             ) from error
-        self._results = self._split_results() if tools else None
+        self._results: Results | None = None
+        if tools:
+            self._results = self._split_results()
+            self._before["results"] = self._results.user
 
     def with_tools(self, tools: Sequence[Tool]) -> ChatTemplate:
         """This template for conversations in which the model may call `tools`. Raises UsageError
@@ -116,9 +121,23 @@ class ChatTemplate:
         """Ids between the user's words and the reply."""
         return self._ids([self._header.alone()])
 
-    def result_ids(self, results: Sequence[str]) -> list[int]:
+    def check_calls(self, opening: str) -> None:
+        """Raises ComponentError unless the model was told of tools, and that calls of them begin
+        with `opening`."""
+        call = {"function": {"name": RESULT, "arguments": {}}, "type": "function"}
+        called = {**_message("assistant", ""), "tool_calls": [call]}
+        try:
+            if opening not in self.render([_message("user", USER), called], generate=False):
+                raise ValueError("it writes them otherwise")
+        except Exception as error:  # a template is a program: it may raise anything
+            raise ComponentError(
+                f"{self._where}: its chat template has no calls of tools that begin with {opening} "
+                f"({_first_line(error)}): use a model that has (e.g. Qwen 2.5 or Qwen 3)"
+            ) from error
+
+    def result_ids(self, results: Sequence[str], *, reply: bool = True) -> list[int]:
         """Ids from a reply that called tools, over their `results` in order, to where the next
-        reply begins. Only after `with_tools`."""
+        reply begins, or without `reply` to the end of their words. Only after `with_tools`."""
         if self._results is None or not results:
             raise ValueError("results of tools that no model was told of")
         glue = self._results
@@ -126,7 +145,7 @@ class ChatTemplate:
         for result in results:
             text = json.dumps(result, ensure_ascii=False)[1:-1] if glue.is_json else result
             parts += [text, glue.between]
-        return self._ids([*parts[:-1], glue.header])
+        return self._ids([*parts[:-1], glue.header if reply else glue.user.close])
 
     def _from_start(self, parts: Sequence[Glue | str]) -> list[int]:
         ids, bos = self._ids(parts, starts=True), self._tokenizer.bos_id
@@ -195,6 +214,8 @@ class ChatTemplate:
             if is_json:
                 sentinels = (json.dumps(RESULT)[1:-1], json.dumps(RESULT_2)[1:-1])
             _, first, between, header = _between(text, REPLY, *sentinels)
+            more = self.render([*called, *results, _message("user", USER_2)], generate=False)
+            _, _, _, user, _ = _between(more, REPLY, *sentinels, USER_2)
             if missing := [name for name in map(_name, self._tools) if name not in text]:
                 raise ValueError(f"it does not mention {missing[0]}")
         except Exception as error:  # a template is a program: it may raise anything
@@ -203,7 +224,8 @@ class ChatTemplate:
                 f"({_first_line(error)}): use a model that can call tools (e.g. Qwen 2.5 or "
                 "Qwen 3), or give no tools"
             ) from error
-        return Results(self._glue(first), self._glue(between), self._glue(header), is_json)
+        before = [self._glue(text) for text in (first, between, header, user)]
+        return Results(before[0], before[1], before[2], before[3], is_json)
 
     def _glue(self, text: str) -> Glue:
         pieces = self._tokenizer.split_glue(text)

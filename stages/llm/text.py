@@ -28,8 +28,19 @@ class TextStream:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._stops = [stop for stop in stops if stop]
         self._held = ""
-        self.stopped = False
-        """Whether a stop string was met; nothing comes any more."""
+        self.stop = ""
+        """The stop string that was met; nothing comes any more."""
+        self.after_stop = ""
+        """What came with its end and is no part of it."""
+
+    @property
+    def stopped(self) -> bool:
+        return bool(self.stop)
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether what came last may be the start of a stop string."""
+        return bool(self._held)
 
     def feed(self, token: bytes) -> str:
         """The text that is certain after this token, maybe ""."""
@@ -46,8 +57,9 @@ class TextStream:
         self._held = ""
         found = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
         if found:
-            self.stopped = True
-            return text[: min(found)[1]]
+            end, start = min(found)
+            self.stop, self.after_stop = text[start:end], text[end:]
+            return text[:start]
         if not final and (n_held := self._n_suspect(text)):
             self._held = text[-n_held:]
             text = text[:-n_held]
