@@ -57,6 +57,7 @@ def test_a_draft_model_changes_nothing_that_is_said(
     temperature: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(DraftEngine, "token_s", 1e-9)  # here it is as slow as its target
+    monkeypatch.setattr(DraftEngine, "start_s", lambda *_: 0.0)
     monkeypatch.setattr(StepCosts, "of", lambda _, n_rows: 1.0 + n_rows / 100)
     plain, _, _ = said(None, temperature)
     drafted, stats, n_blocks = said(llm_tiny.model_file(), temperature)
@@ -99,6 +100,48 @@ def test_a_reply_that_outlives_its_conversation_has_no_drafts_and_holds_nothing(
     conversation.close()
     assert reply.next_tokens(2) == []
     assert engine.n_blocks_in_use == 0
+
+
+def test_a_second_conversation_computes_nothing_that_the_first_one_has() -> None:
+    engine = drafter()
+    first, second = engine.conversation(), engine.conversation()
+    system = [*range(3, 40)]
+    expected = first.logits([*system, 41]).clone()
+    assert second.n_missing([*system, 41]) == 38
+    second.prepare([*system[:20], 50])
+    assert second.n_missing([*system, 41]) <= 38 - 16
+    assert (second.logits([*system, 41]) - expected).abs().max() < 1e-9
+    for conversation in (first, second):
+        conversation.close()
+    assert engine.n_blocks_in_use == 0
+
+
+def test_when_its_cache_is_full_who_computed_longest_ago_starts_again() -> None:
+    engine = drafter()  # of 16 blocks
+    prompts = [[start, *range(3, 100)] for start in range(3, 7)]
+    conversations = [engine.conversation() for _ in prompts]
+    logits = [
+        one.logits(prompt).clone() for one, prompt in zip(conversations, prompts, strict=True)
+    ]
+    missing = [one.n_missing(ids) for one, ids in zip(conversations, prompts, strict=True)]
+    assert missing == [98, 98, 0, 0]
+    assert (conversations[0].logits(prompts[0]) - logits[0]).abs().max() < 1e-9
+    for conversation in conversations:
+        conversation.close()
+    assert engine.n_blocks_in_use == 0
+
+
+def test_catching_up_is_part_of_what_a_guess_costs() -> None:
+    engine = drafter()
+    conversation = engine.conversation()
+    prompt = [*range(3, 100)]
+    reply = ReplyDrafter(engine, conversation, prompt, Sampling())
+    assert reply.start_s == engine.start_s(96) > 5 * engine.token_s
+    reply.next_tokens(2)
+    assert reply.start_s == 0
+    reply.extend([5])
+    assert reply.start_s == engine.start_s(1)
+    conversation.close()
 
 
 @functools.cache

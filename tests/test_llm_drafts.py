@@ -36,6 +36,7 @@ class SmallModel:
     """A draft model of the same opinion that is less sure of it."""
 
     token_s = 0.001
+    start_s = 0.0
 
     def __init__(self, prompt: Sequence[int]) -> None:
         self.ids = list(prompt)
@@ -160,7 +161,7 @@ def test_a_draft_model_computes_no_token_twice_and_draws_as_the_target_does() ->
     draft = Counting(model, len(PROMPT), N_VOCABULARY)
     ids = generate(PROMPT, 50, draft)
     assert model.ids == PROMPT + ids
-    assert model.n_computed == 4 * n_steps
+    assert model.n_computed == 4 * (n_steps - 1), "none for the first token"
     assert len(ids) / n_steps > 2.5
 
 
@@ -172,16 +173,26 @@ def test_a_token_that_the_target_does_not_have_ends_a_draft() -> None:
 
     model = Padded(PROMPT)
     draft = ModelDraft(model, len(PROMPT), N_VOCABULARY)
+    draft.observe([6])
     assert draft.propose(4).first(4).ids == [1, 2]
     draft.observe([1, 2, 5])
-    assert model.ids == [*PROMPT, 1, 2, 5]
+    assert model.ids == [*PROMPT, 6, 1, 2, 5]
 
 
 def test_a_draft_model_works_only_when_asked_for_its_tokens() -> None:
     model = SmallModel(PROMPT)
-    proposal = ModelDraft(model, len(PROMPT), N_VOCABULARY).propose(5)
+    draft = ModelDraft(model, len(PROMPT), N_VOCABULARY)
+    draft.observe([6])
+    proposal = draft.propose(5)
     assert len(proposal) == 5
     assert model.n_computed == 0
+
+
+def test_nobodys_first_token_waits_for_the_guesses_of_a_draft_model() -> None:
+    draft = ModelDraft(SmallModel(PROMPT), len(PROMPT), N_VOCABULARY)
+    assert not draft.propose(5)
+    draft.observe([6])
+    assert draft.propose(5)
 
 
 class Fixed:

@@ -189,6 +189,28 @@ def test_tokens_that_cost_drafting_time_are_fewer() -> None:
     assert policy.length(suffix(token_s=0.1), Linear(), 0) == 0
 
 
+def test_a_source_that_has_to_catch_up_pays_for_that_too() -> None:
+    def length(start_s: float) -> int:
+        proposal = Proposal("model", n_offered=4, token_s=0.0001, start_s=start_s)
+        return Speculation().length(proposal, Linear(0.1, 0.001), 0)
+
+    assert length(0.0) == 4
+    assert length(0.1) > 0, "over a reply it is worth a step of plain decoding"
+    assert length(10.0) == 0, "it could never be earned back"
+
+
+def test_no_catching_up_makes_decoding_more_than_5_percent_slower() -> None:
+    policy, costs, lost_s = Speculation(), Linear(), 0.0
+    for _ in range(3000):
+        proposal = Proposal("model", n_offered=4, token_s=0.0001, start_s=costs.of(1))
+        n = policy.length(proposal, costs, 0)
+        if n:
+            policy.learn(proposal, n, 0)
+            lost_s += costs.of(1 + n) - costs.of(1) + n * proposal.token_s + proposal.start_s
+    assert lost_s <= (START_STEPS + 3000 * MAX_LOSS) * costs.of(1)
+    assert lost_s > 0, "nothing was tried"
+
+
 class Lazy:
     """A draft whose tokens are made on demand."""
 

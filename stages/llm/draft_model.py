@@ -8,7 +8,8 @@ from functools import partial
 import torch
 
 from stages.llm.kv_blocks import n_common
-from stages.llm.kv_pool import BLOCK_TOKENS, BlockPool
+from stages.llm.kv_pool import BLOCK_TOKENS, BlockPool, OutOfBlocks
+from stages.llm.kv_pool import Sequence as KvSequence
 from stages.llm.sampling import Sampling, choose
 from stages.llm.step_plan import Rows
 from stages.llm.transformer import Model
@@ -24,39 +25,76 @@ class DraftEngine:
         self._model = model
         n_blocks = max(kv_tokens, model.n_positions) // BLOCK_TOKENS
         store = model.new_store(n_blocks * BLOCK_TOKENS)
-        self._compute = partial(model.step, store)
+        self.compute = partial(model.step, store)
         self._pool = BlockPool(n_blocks, copy=store.copy)
+        self._conversations: list[DraftConversation] = []
+        """Who computed last comes last."""
 
     @property
     def token_s(self) -> float:
         """What one token costs, seconds."""
         return self._model.costs().of(1)
 
+    def start_s(self, n_missing: int) -> float:
+        """What a token costs beyond `token_s` because `n_missing` in front of it are not computed
+        yet, seconds."""
+        costs = self._model.costs()
+        n_chunks, n_rest = divmod(1 + n_missing, CHUNK)
+        rest_s = costs.of(n_rest) if n_rest else 0.0
+        return n_chunks * costs.of(CHUNK) + rest_s - costs.of(1)
+
     @property
     def n_blocks_in_use(self) -> int:
         return self._pool.n_referenced
 
     def conversation(self) -> DraftConversation:
-        return DraftConversation(self._compute, self._pool)
+        conversation = DraftConversation(self)
+        self._conversations.append(conversation)
+        return conversation
+
+    def known(self, ids: Sequence[int]) -> KvSequence:
+        """What any conversation has computed of the start of `ids`, the last token left out."""
+        return self._pool.match(ids)
+
+    def append(self, conversation: DraftConversation, ids: Sequence[int]) -> list[int]:
+        """Slots for `ids` at the end of `conversation`; when the cache is full, those who computed
+        longest ago give up what they hold. Raises OutOfBlocks when that is not enough."""
+        self._conversations.remove(conversation)
+        others = iter([*self._conversations])
+        self._conversations.append(conversation)
+        while True:
+            try:
+                return conversation.sequence.append(ids)
+            except OutOfBlocks:
+                idle = next((other for other in others if other.sequence.ids), None)
+                if idle is None:
+                    raise
+                idle.sequence.release()
+
+    def forget(self, conversation: DraftConversation) -> None:
+        self._conversations.remove(conversation)
 
 
 class DraftConversation:
     """The small model's state of one conversation: a cache of tokens, whatever they are."""
 
-    def __init__(self, compute: partial[torch.Tensor], pool: BlockPool) -> None:
-        self._compute = compute
-        self._pool = pool
-        self._sequence = pool.new_sequence()
+    def __init__(self, engine: DraftEngine) -> None:
+        self._engine = engine
+        self.sequence = engine.known(())
         self.is_closed = False
 
     def prepare(self, ids: Sequence[int]) -> bool:
         """One chunk towards holding `ids`; whether more are needed."""
         self._advance(ids, n_logits=0)
-        return len(self._sequence.ids) < len(ids)
+        return self.n_missing(ids) > 0
+
+    def n_missing(self, ids: Sequence[int]) -> int:
+        """How many of `ids` are not computed."""
+        return len(ids) - self._known(ids)
 
     def logits(self, ids: Sequence[int]) -> torch.Tensor:
         """Scores [vocabulary] of the token after `ids`."""
-        self._sequence.truncate(min(self._known(ids), len(ids) - 1))
+        self.sequence.truncate(min(self._known(ids), len(ids) - 1))
         found = None
         while found is None:
             found = self._advance(ids, n_logits=1)
@@ -65,24 +103,27 @@ class DraftConversation:
     def close(self) -> None:
         """Holds nothing any more; a reply may still end after it, without drafts."""
         self.is_closed = True
-        self._sequence.release()
+        self.sequence.release()
+        self._engine.forget(self)
 
     def _known(self, ids: Sequence[int]) -> int:
-        return n_common(tuple(self._sequence.ids), tuple(ids))
+        return n_common(tuple(self.sequence.ids), tuple(ids))
 
     def _advance(self, ids: Sequence[int], *, n_logits: int) -> torch.Tensor | None:
         """A chunk further; logits [vocabulary] at the end of `ids`, if wanted."""
-        sequence = self._sequence
-        sequence.truncate(self._known(ids))
+        self.sequence.truncate(self._known(ids))
+        if not self.sequence.ids:
+            self.sequence = self._engine.known(ids)
+        sequence = self.sequence
         position = len(sequence.ids)
         chunk = list(ids[position : position + CHUNK])
         if not chunk:
             return None
-        slots = sequence.append(chunk)
+        slots = self._engine.append(self, chunk)
         at_end = position + len(chunk) == len(ids)
         rows = Rows(chunk, position, slots, sequence.runs(), n_logits if at_end else 0)
         try:
-            logits = self._compute([rows])
+            logits = self._engine.compute([rows])
         except BaseException:
             sequence.truncate(position)
             raise
@@ -100,11 +141,22 @@ class ReplyDrafter:
         prompt_ids: Sequence[int],
         sampling: Sampling,
     ) -> None:
-        self.token_s = engine.token_s
+        self._engine = engine
         self._conversation = conversation
         self._sampling = sampling
         self._n_prompt = len(prompt_ids)
         self._ids = list(prompt_ids)
+
+    @property
+    def token_s(self) -> float:
+        """See `drafts.DraftModel`."""
+        return self._engine.token_s
+
+    @property
+    def start_s(self) -> float:
+        """See `drafts.DraftModel`."""
+        n_missing = self._conversation.n_missing(self._ids)
+        return self._engine.start_s(max(n_missing - 1, 0))
 
     def extend(self, ids: Sequence[int]) -> None:
         self._ids += ids

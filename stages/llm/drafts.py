@@ -29,8 +29,8 @@ class Proposal:
     """The likely next tokens according to one source.
 
     `bucket` is the source's own class of confidence: acceptance is counted apart for each. A
-    source that must work for its tokens offers `n_offered` of them at `token_s` seconds each, and
-    `draw(n)` makes them.
+    source that must work for its tokens offers `n_offered` of them at `token_s` seconds each, after
+    `start_s` seconds in which it learns what it has not seen yet, and `draw(n)` makes them.
     """
 
     source: str
@@ -38,6 +38,7 @@ class Proposal:
     bucket: int = 0
     n_offered: int = 0
     token_s: float = 0.0
+    start_s: float = 0.0
     draw: Callable[[int], Sequence[int]] | None = None
     n_certain: int = 0
     """So many of the first tokens have no alternative: checking them only computes what has to be
@@ -149,8 +150,15 @@ class ForcedDraft:
 class DraftModel(Protocol):
     """A smaller model with a sequence of its own, on the engine's thread."""
 
-    token_s: float
-    """What a token costs, seconds."""
+    @property
+    def token_s(self) -> float:
+        """What a token costs, seconds."""
+        ...
+
+    @property
+    def start_s(self) -> float:
+        """What computing the tokens that it has not seen yet costs first, seconds."""
+        ...
 
     def extend(self, ids: Sequence[int]) -> None:
         """More tokens are certain."""
@@ -167,20 +175,23 @@ class DraftModel(Protocol):
 
 
 class ModelDraft:
-    """Proposals of a draft model, which has seen the prompt of `n_prompt` tokens."""
+    """Proposals of a draft model after a prompt of `n_prompt` tokens, from the second token on:
+    nobody's first token waits for a guess."""
 
     source = "model"
 
     def __init__(self, model: DraftModel, n_prompt: int, n_vocabulary: int) -> None:
         self._model = model
-        self._n_sure = n_prompt
+        self._n_prompt = self._n_sure = n_prompt
         self._n_vocabulary = n_vocabulary
         self._drawn: list[int] = []
         """What the model's sequence holds beyond what is certain."""
 
     def propose(self, n: int) -> Proposal:
-        token_s = self._model.token_s
-        return Proposal(self.source, n_offered=n, token_s=token_s, draw=self._draw)
+        if self._n_sure == self._n_prompt:
+            return NOTHING
+        token_s, start_s = self._model.token_s, self._model.start_s
+        return Proposal(self.source, n_offered=n, token_s=token_s, start_s=start_s, draw=self._draw)
 
     def observe(self, ids: Sequence[int]) -> None:
         n = n_agreeing(self._drawn, ids)

@@ -33,6 +33,10 @@ MAX_DRAFT = 32
 MIN_GAIN = 1.02
 """Speculation must promise this much; choosing and checking drafts takes time too."""
 
+START_TOKENS = 16.0
+"""Over so many tokens, most of a spoken reply, what a source must do before its first guess is
+spread where its gain is judged. It is paid at once."""
+
 MEMORY = 0.95
 """A count's weight after each newer one: about the last twenty matter."""
 
@@ -132,13 +136,15 @@ class Speculation:
         extra_s = [0.0]
         for n in range(1, len(proposal) + 1):
             step_s = costs.of(1 + n + n_other_rows) + n * proposal.token_s
+            extra = step_s - plain_s + proposal.start_s
             is_certain = n <= proposal.n_certain
-            if step_s - plain_s > allowance_s and not is_certain:
+            if extra > allowance_s and not is_certain:
                 break
-            extra_s.append(step_s - plain_s)
+            extra_s.append(extra)
             chance *= 1.0 if is_certain else acceptance.probability(n - 1)
             tokens += chance
-            rate = (tokens + n_other_rows) / step_s
+            share = min(tokens / START_TOKENS, 1.0)
+            rate = (tokens + n_other_rows) / (step_s + share * proposal.start_s)
             if rate > best_rate or is_certain:
                 best, best_rate = n, rate
         could_pay = len(extra_s) > 1 and (2 + n_other_rows) / (plain_s + extra_s[1]) > plain_rate
