@@ -3,7 +3,7 @@ which token each slot holds: a cache that is wrong anywhere gives wrong text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -32,6 +32,9 @@ class FakeCosts:
 class FakeModel:
     n_slots: int
     per_row: float = 0.1
+    n_vocabulary: int = N_VOCABULARY
+    favoured: Mapping[int, float] = field(default_factory=dict)
+    """Tokens that it would rather say, and by how much."""
     steps: list[list[Rows]] = field(default_factory=list)
     error: Exception | None = None
     """Raised by the next step."""
@@ -59,14 +62,19 @@ class FakeModel:
             assert len(context) == rows.position + len(rows.ids)
             assert context[rows.position :] == list(rows.ids)
             n_first = len(context) - rows.n_logits + 1
-            logits += [scores(context[:n]) for n in range(n_first, len(context) + 1)]
-        return torch.tensor(np.array(logits)).reshape(-1, N_VOCABULARY)
+            logits += [self._scores(context[:n]) for n in range(n_first, len(context) + 1)]
+        return torch.tensor(np.array(logits)).reshape(-1, self.n_vocabulary)
+
+    def _scores(self, context: Sequence[int]) -> NDArray[np.float64]:
+        row = scores(context, self.n_vocabulary)
+        row[list(self.favoured)] += list(self.favoured.values())
+        return row
 
 
-def scores(context: Sequence[int]) -> NDArray[np.float64]:
+def scores(context: Sequence[int], n_vocabulary: int = N_VOCABULARY) -> NDArray[np.float64]:
     """Mostly decided by the last token, so that texts repeat, but by all others too."""
-    near = np.random.default_rng(context[-1]).normal(size=N_VOCABULARY)
-    far = np.random.default_rng(list(context)).normal(size=N_VOCABULARY)
+    near = np.random.default_rng(context[-1]).normal(size=n_vocabulary)
+    far = np.random.default_rng(list(context)).normal(size=n_vocabulary)
     return np.asarray(near + 0.4 * far)
 
 

@@ -16,13 +16,12 @@ from stages.llm.gguf_file import GgufFile
 from stages.llm.gguf_tokenizer import gguf_tokenizer
 from stages.llm.grammar import CompiledGrammar, GrammarTokens, JsonSchemaGrammar, ToolCallGrammar
 from stages.llm.sampling import Sampling
-from stages.llm.tokenizer import Tokenizer, Vocabulary
+from stages.llm.tokenizer import Tokenizer
 from stages.llm.verify import Verifier
 from tests import llm_tiny
+from tests.llm_bytes import END, TOOL, TOOL_END, small
 from voicepipe.errors import UsageError
 
-WORDS = ('{"', "name", '": "', "book", '"}', "<tool_call>", "</tool_call>", "é".encode()[:1], "ok")
-END, TOOL, TOOL_END = 256, 262, 263
 TABLE = {
     "type": "object",
     "properties": {"people": {"type": "integer"}, "when": {"enum": ["today", "tomorrow"]}},
@@ -33,29 +32,6 @@ NOTE = {"type": "object", "properties": {"text": {"type": "string", "maxLength":
 CALL = (
     '<tool_call>\n{"name": "book_table", "arguments": {"people": 4, "when": "today"}}\n</tool_call>'
 )
-
-
-@functools.cache
-def small(*, control: bool = True) -> Tokenizer:
-    """All bytes, an end token, and a few words; the tags are control tokens or plain ones."""
-    words = [word if isinstance(word, bytes) else word.encode() for word in WORDS]
-    spelled = [bytes([n]) for n in range(256)] + [b"", *words]
-    tokens = [f"<{n}>" for n in range(256)] + ["<|end|>", *(str(word) for word in WORDS)]
-    tags = {"<tool_call>": TOOL, "</tool_call>": TOOL_END}
-    if control:
-        spelled[TOOL] = spelled[TOOL_END] = b""
-    vocabulary = Vocabulary(
-        tokens=tokens,
-        bytes_of=spelled,
-        special={"<|end|>": END, **tags},
-        control_ids=frozenset({END, TOOL, TOOL_END} if control else {END}),
-        bos_id=None,
-        eos_id=END,
-        eos_ids=frozenset({END}),
-        adds_bos=False,
-        adds_space=False,
-    )
-    return Tokenizer(vocabulary, lambda text: list(text.encode()))
 
 
 @functools.cache

@@ -38,6 +38,11 @@ class ChatIds:
         """Everything said so far; calls at the end of which the results are to come end it."""
         return self._all("calls" if self.dialogue.waits else "results")
 
+    @property
+    def n_tokens(self) -> int:
+        """Of all that was said, as far as the next user turn would find it."""
+        return len(self._all("results"))
+
     def ahead(self, hint: str) -> list[int]:
         """History, the next user turn's header, and its words as far as they are known; in front
         of results history alone."""
@@ -69,13 +74,10 @@ class ChatIds:
             if said.calls:
                 said.ids += self._tokenizer.encode_glue(written(said.calls))
 
-    def shorten(self, n_tokens: int) -> None:
-        """Drop the oldest turns until history has at most `n_tokens`, but none whose calls get
-        their results, and a reply, now."""
-        turns = self.dialogue.turns
-        n_kept = 1 if turns and turns[-1].written and turns[-1].written[-1].calls else 0
-        while len(turns) > n_kept and len(self.history()) > n_tokens:
-            del turns[0]
+    def shorten(self, n_tokens: int, n_kept: int) -> None:
+        """Drop the oldest turns, but not the last `n_kept`, until at most `n_tokens` are left."""
+        while len(self.dialogue.turns) > n_kept and self.n_tokens > n_tokens:
+            del self.dialogue.turns[0]
 
     def _all(self, tail: Tail) -> list[int]:
         ids, turns = list(self.system_ids), self.dialogue.turns

@@ -84,7 +84,7 @@ class LocalConversation:
 
     def reply_to_results(self, results: Sequence[str], *, held: bool = False) -> GeneratedReply:
         turn = self._chat.dialogue.answer(results)
-        self._make_room(0)
+        self._make_room(0, n_kept=1)
         return self._generated(turn, self._chat.results_prompt(), held=held)
 
     def add_results(self, results: Sequence[str]) -> None:
@@ -123,7 +123,7 @@ class LocalConversation:
     def _begin_turn(self) -> None:
         """What comes next is something new."""
         self._hint, self._earlier = "", ()
-        self._make_room(NEXT_TURN_TOKENS)
+        self._make_room(NEXT_TURN_TOKENS, n_kept=1 if self._chat.dialogue.waits else 0)
         self._changed.set()
 
     def keep_as_draft(self, reply_ids: Sequence[int]) -> None:
@@ -183,13 +183,14 @@ class LocalConversation:
         """What the next prompt begins with, as far as that is known."""
         return self._chat.ahead(self._hint)
 
-    def _make_room(self, n_words: int) -> None:
+    def _make_room(self, n_words: int, n_kept: int = 0) -> None:
         """When `n_words` and a reply do not fit any more, drop the oldest turns down to half of
-        the context: rarely, since everything after the system prompt is then computed anew."""
+        the context: rarely, since everything after the system prompt is then computed anew. But
+        not the last `n_kept`, which are not over."""
         n_positions = self.runtime.model.n_positions
         room = n_positions - n_words - self.n_reply_tokens - len(self._chat.header_ids)
-        if len(self._chat.history()) > room:
-            self._chat.shorten(min(n_positions // 2, room))
+        if self._chat.n_tokens > room:
+            self._chat.shorten(min(n_positions // 2, room), n_kept)
 
     async def keep_ahead(self) -> None:
         """Compute what the next reply will need, whenever nothing is more urgent."""
