@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from stages.llm import LocalLLM
+from stages.llm.gguf_blocks import READERS
 from stages.llm.gguf_file import GgufFile, gguf_at
 from tests import llm_tiny
 from tests.llm_quants import KINDS
@@ -47,18 +48,47 @@ def test_quantised_blocks_mean_what_ggml_says(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stages.llm.gguf_file.VALUES_AT_ONCE", 512)  # several pieces and threads
-    values_of, scales_at = KINDS[kind]
+    values_of, _ = KINDS[kind]
     of = GGMLQuantizationType[kind]
-    n_values, n_bytes = GGML_QUANT_SIZES[of]
-    rng = np.random.default_rng(0)
-    blocks = rng.integers(0, 256, (24, n_bytes), dtype=np.uint8)
-    for at in scales_at:
-        scales = rng.normal(size=(24, 1)).astype(np.float16)
-        blocks[:, at : at + 2] = scales.view(np.uint8)
+    n_values, _ = GGML_QUANT_SIZES[of]
+    blocks = random_blocks(kind, 24)
     read = write_tensor(tmp_path / "q.gguf", blocks.reshape(12, -1), of).tensor("t")
     expected = [value for block in blocks for value in values_of(block.tobytes())]
     assert read.shape == (12, 2 * n_values)
     np.testing.assert_allclose(read.ravel(), np.array(expected, np.float32), rtol=1e-5, atol=1e-5)
+
+
+def random_blocks(kind: str, n: int) -> NDArray[np.uint8]:
+    rng = np.random.default_rng(0)
+    n_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[kind]][1]
+    blocks = rng.integers(0, 256, (n, n_bytes), dtype=np.uint8)
+    for at in KINDS[kind][1]:
+        scales = rng.normal(size=(n, 1)).astype(np.float16)
+        blocks[:, at : at + 2] = scales.view(np.uint8)
+    return blocks
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_blocks_are_read_as_they_are(tmp_path: Path, kind: GGMLQuantizationType) -> None:
+    blocks = random_blocks(kind.name, 24)
+    if kind == GGMLQuantizationType.Q8_0:
+        blocks[:, 2:][blocks[:, 2:] == 128] = 127
+    file = write_tensor(tmp_path / "q.gguf", blocks.reshape(12, -1), kind)
+    expected = file.tensor("t")
+    read = READERS[kind](file.raw("t"), expected.shape)
+    assert read is not None
+    values = read.quants.float().view(*read.scales.shape, -1) * read.scales.float()[..., None]
+    if read.least is not None:
+        values += read.least.float()[..., None]
+    tolerance = 2e-3 if kind == GGMLQuantizationType.Q4_K else 1e-6
+    tolerance *= float(np.abs(expected).max())
+    np.testing.assert_allclose(values.view(expected.shape), expected, atol=tolerance, rtol=0)
+
+
+def test_a_value_that_does_not_fit_seven_bits_is_for_rounding_anew() -> None:
+    blocks = random_blocks("Q8_0", 4)
+    blocks[2, 9] = 128
+    assert READERS[GGMLQuantizationType.Q8_0](blocks, (4, 32)) is None
 
 
 @pytest.mark.parametrize(("kind", "n_bits"), [("F32", 24), ("F16", 11), ("BF16", 8)])

@@ -5,10 +5,17 @@ import torch
 
 from stages.llm import kernels
 from stages.llm.costs import StepCosts, ThreadCosts, measure
-from stages.llm.kernels import Kernel, choose_kernel, chosen
+from stages.llm.kernels import Kernel, choose_kernel, chosen, measured_kernels
+from stages.llm.native_build import native_library
 
 INT8 = Kernel("int8", 0.02, 1e-4, 2e-4)
 FLOAT = Kernel("float32", 0.0, 4e-4, 5e-4)
+
+
+def test_a_compiled_kernel_is_for_models_that_fit_it() -> None:
+    if native_library() is not None:
+        assert choose_kernel().is_compiled
+    assert not choose_kernel(compiled=False).is_compiled
 
 
 def test_the_fastest_right_kernel_is_chosen() -> None:
@@ -17,6 +24,14 @@ def test_the_fastest_right_kernel_is_chosen() -> None:
     assert chosen((FLOAT, broken)).kernel is FLOAT
     slow = Kernel("int8", 0.02, 1e-3, 1e-3)
     assert chosen((slow, FLOAT)).kernel is FLOAT
+
+
+def test_the_compiled_kernel_has_a_head_start() -> None:
+    name = kernels.COMPILED
+    compiled = Kernel(name, 0.01, 2e-4, 4e-4)
+    assert chosen((FLOAT, INT8, compiled)).kernel is compiled
+    assert chosen((FLOAT, INT8, Kernel(name, 0.01, 4e-4, 8e-4))).kernel is INT8
+    assert chosen((FLOAT, INT8, Kernel(name, 0.5, 1e-5, 1e-5))).kernel is INT8
 
 
 def test_this_machine_has_a_kernel_and_says_how_good_it_is() -> None:
@@ -30,13 +45,14 @@ def test_a_machine_without_int8_computes_in_floats_with_one_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(kernels, "int8_engine", lambda: None)
-    choose_kernel.cache_clear()
+    monkeypatch.setattr(kernels, "native_library", lambda: None)
+    measured_kernels.cache_clear()
     try:
         assert not choose_kernel().is_int8
         assert not choose_kernel().is_int8
         assert len(caplog.records) == 1
     finally:
-        choose_kernel.cache_clear()
+        measured_kernels.cache_clear()
 
 
 def test_costs_are_interpolated_and_never_fall_with_more_rows() -> None:
@@ -73,8 +89,8 @@ def test_impossible_costs_are_refused(seconds: dict[int, float]) -> None:
 
 def test_choosing_a_kernel_leaves_the_threads_alone() -> None:
     before = torch.get_num_threads()
-    choose_kernel.cache_clear()
-    choose_kernel(2)
+    measured_kernels.cache_clear()
+    choose_kernel()
     assert torch.get_num_threads() == before
 
 

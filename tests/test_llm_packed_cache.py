@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from stages.llm import packed_cache
+from stages.llm.gguf_blocks import Blocks
 from stages.llm.gguf_file import GgufFile
 from stages.llm.packed_cache import MAX_ENTRIES, PackedCache
 from stages.llm.prepare import Preparation, Prepared
@@ -27,6 +28,9 @@ class Unreadable:
         raise AssertionError(name)
 
     def tensor(self, name: str) -> torch.Tensor:
+        raise AssertionError(name)
+
+    def blocks(self, name: str) -> Blocks:
         raise AssertionError(name)
 
 

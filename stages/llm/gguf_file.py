@@ -89,13 +89,17 @@ class GgufFile:
             "`voicepipe models fetch`"
         )
 
+    def raw(self, name: str) -> NDArray[np.uint8]:
+        """The bytes of the tensor `name`, read-only."""
+        info = self.tensors[name]
+        return np.frombuffer(self._bytes, np.uint8, info.n_bytes, info.offset)
+
     def tensor(self, name: str) -> NDArray[np.float32]:
         """The tensor `name`, dequantised, of shape `tensors[name].shape`."""
         if name not in self.tensors:
             raise self.broken(f"tensor {name} is missing")
-        info = self.tensors[name]
+        info, raw = self.tensors[name], self.raw(name)
         block, block_bytes = GGML_QUANT_SIZES[info.kind]
-        raw = np.frombuffer(self._bytes, np.uint8, info.n_bytes, info.offset)
         values = np.empty(prod(info.shape), np.float32)
         step = VALUES_AT_ONCE // block
 

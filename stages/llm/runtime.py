@@ -93,7 +93,7 @@ class Runtime:
         self._tier = Tier(HOST_BYTES, settings.kv_folder, DISK_BYTES)
         self.pool = BlockPool(
             n_blocks,
-            salt=_salt(path, settings.precision),
+            salt=_salt(path, settings.precision, self.model),
             copy=self._store.copy,
             on_evict=keep_evicted(self._tier, self._store),
         )
@@ -194,8 +194,9 @@ def _tokens(tokenizer: Tokenizer) -> list[str]:
     return [tokenizer.token(n) for n in range(len(tokenizer))]
 
 
-def _salt(path: Path, precision: Precision) -> bytes:
+def _salt(path: Path, precision: Precision, model: Model) -> bytes:
     """Names the model and how it computes: state of one must never serve another."""
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    return repr((stats, precision, torch.__version__)).encode()
+    kernel = model.kernel.kernel.name if model.kernel else ""
+    return repr((stats, precision, kernel, torch.__version__)).encode()

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 
+from stages.llm.gguf_blocks import Blocks, in_8_bits
 from stages.llm.json_config import json_config, read_json
 from stages.llm.model_config import Family, ModelConfig, tensor_shapes
 from stages.llm.weights import check_tensors
@@ -85,6 +86,9 @@ class SafetensorsWeights:
         if self.config.family == "gemma3" and name.endswith("norm.weight"):
             return tensor + 1.0  # Gemma stores gains around 0
         return tensor
+
+    def blocks(self, name: str) -> Blocks:
+        return in_8_bits(self.tensor(name))
 
     def _find_tensors(self) -> None:
         stored = {name: file for file in self._files.values() for name in file.keys()}  # noqa: SIM118

@@ -23,6 +23,9 @@ from stages.llm.huge_pages import collapse
 from stages.llm.kernels import KernelChoice, choose_kernel
 from stages.llm.kv_store import KvStore
 from stages.llm.model_config import ModelConfig
+from stages.llm.native_backend import NativeBackend
+from stages.llm.native_build import native_library
+from stages.llm.native_net import fits
 from stages.llm.packed_cache import PackedCache
 from stages.llm.prepare import Precision, Preparation, Prepared
 from stages.llm.step_plan import Rows
@@ -160,16 +163,20 @@ def load_model(
         return Model(
             weights.config, backend, n_positions=n_positions, n_threads=1, n_decode_threads=1
         )
-    kernel = choose_kernel() if precision == "int8" else None
-    if kernel and not kernel.is_int8:
-        precision = "float32"
-    preparation = Preparation(weights.config, precision)
+    kernel = choose_kernel(compiled=fits(weights.config)) if precision == "int8" else None
+    library = native_library() if kernel and kernel.is_compiled else None
     with torch.inference_mode():
-        tensors = _prepared(preparation, weights, cache)
-        cpu = CpuBackend(preparation, tensors, n_positions)
-        if sum(tensor.nbytes for tensor in tensors.values()) > COLLAPSE_FROM_BYTES:
-            del tensors
-            collapse()
+        if library is not None:
+            cpu: Backend = NativeBackend(library, weights, n_positions)
+        else:
+            if kernel and not kernel.is_int8:
+                precision = "float32"
+            preparation = Preparation(weights.config, precision)
+            tensors = _prepared(preparation, weights, cache)
+            cpu = CpuBackend(preparation, tensors, n_positions)
+            if sum(tensor.nbytes for tensor in tensors.values()) > COLLAPSE_FROM_BYTES:
+                del tensors
+                collapse()
     return Model(
         weights.config,
         cpu,

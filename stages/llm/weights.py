@@ -7,6 +7,7 @@ from typing import Protocol
 
 import torch
 
+from stages.llm.gguf_blocks import READERS, Blocks, in_8_bits
 from stages.llm.gguf_config import gguf_config
 from stages.llm.gguf_file import GgufFile
 from stages.llm.model_config import ModelConfig, tensor_shapes
@@ -31,6 +32,11 @@ class Weights(Protocol):
         none or it cannot be read."""
         ...
 
+    def blocks(self, name: str) -> Blocks:
+        """The matrix `name`, whose rows are whole blocks, as the file has it where that is in such
+        blocks, or rounded to 8 bits."""
+        ...
+
 
 class GgufWeights:
     """`Weights` of a GGUF file. Raises ComponentError when the file is no complete model of a
@@ -50,6 +56,12 @@ class GgufWeights:
 
     def tensor(self, name: str) -> torch.Tensor:
         return torch.from_numpy(self._file.tensor(name))
+
+    def blocks(self, name: str) -> Blocks:
+        info = self._file.tensors[name]
+        read = READERS.get(info.kind)
+        found = read(self._file.raw(name), info.shape) if read else None
+        return found or in_8_bits(self.tensor(name))
 
 
 def check_tensors(
