@@ -28,6 +28,7 @@ Behaviour = (
         "cut after the end",
         "think",
         "think and cut",
+        "cut in a call",  # after its first piece
         "draft",
     ]
 )
@@ -183,6 +184,8 @@ class Endpoint:
                 return False
         for calls in answer.calls:
             await self._delta(writer, {"content": None, "tool_calls": calls})
+            if self.behaviour == "cut in a call":
+                return False
         await self._delta(writer, {}, finish_reason="tool_calls" if answer.calls else "stop")
         if self.behaviour == "never end":
             await self._trickle(writer)

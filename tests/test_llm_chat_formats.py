@@ -165,6 +165,33 @@ def test_tools_and_their_results_read_as_the_template_writes_them(name: str) -> 
 
 
 @pytest.mark.parametrize("name", WITH_TOOLS)
+def test_a_user_who_goes_on_behind_results_reads_as_the_template_writes_it(name: str) -> None:
+    template = load(name).with_tools(TOOLS)
+    ids = template.system_ids(SYSTEM) + template.user_ids("The weather?", "system")
+    ids += template.reply_header_ids + tokenizer(name).encode("CALL")
+    ids += template.result_ids(RESULTS, reply=False) + template.user_ids("Hello?", "results")
+    ids += template.reply_header_ids
+    messages = conversation(SYSTEM, [("The weather?", "CALL")])
+    messages += [{"role": "tool", "content": result} for result in RESULTS]
+    messages += conversation("", [("Hello?", "")])
+    text = spelled(name, ids)
+    if name == "qwen3":
+        text = text.replace(EMPTY_THOUGHT + "CALL", "CALL")
+    assert text == template.render(messages, generate=True)
+
+
+@pytest.mark.parametrize("name", WITH_TOOLS)
+def test_a_template_that_writes_calls_otherwise_says_so(name: str) -> None:
+    template = load(name).with_tools(TOOLS)
+    if name != "llama3.2":
+        template.check_calls("<tool_call>")
+    with pytest.raises(ComponentError) as error:
+        template.check_calls("<call>" if name != "llama3.2" else "<tool_call>")
+    assert f"model {name}: its chat template has no calls of tools" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", WITH_TOOLS)
 def test_tools_come_without_a_system_prompt_too(name: str) -> None:
     template = load(name).with_tools(TOOLS)
     text = spelled(name, template.user_ids("Hi", "start"))

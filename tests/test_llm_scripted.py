@@ -4,10 +4,11 @@ import asyncio
 
 import pytest
 
-from stages.llm import ScriptedLLM
+from stages.llm import ScriptedCalls, ScriptedLLM
 from stages.llm.scripted import Breakage
 from voicepipe.clock import run_virtual
 from voicepipe.errors import ComponentError
+from voicepipe.protocols import ToolCall
 
 
 async def timed(llm: ScriptedLLM, text: str = "hi") -> list[tuple[float, str]]:
@@ -86,3 +87,35 @@ def test_a_hanging_turn_hangs_until_it_is_left(breakage: Breakage) -> None:
                     _ = [delta async for delta in deltas]
 
     run_virtual(main())
+
+
+def test_scripted_calls_come_at_the_time_of_a_word_and_their_results_are_replied_to() -> None:
+    weather = ToolCall("weather", {"city": "Rome"})
+    script = ScriptedCalls(
+        [weather, weather],
+        "One moment.",
+        lambda results: ScriptedCalls([ToolCall("hang_up", {})], f"It is {results[0]}."),
+    )
+
+    async def main() -> tuple[list[str], float]:
+        llm, now = ScriptedLLM([script], first_token_ms=80, per_token_ms=20), [0.0]
+        said = []
+        async with llm.open("") as conversation:
+            reply = conversation.reply("the weather?")
+            start_s = asyncio.get_running_loop().time()
+            async with reply as deltas:
+                said += [delta async for delta in deltas]
+            now[0] = asyncio.get_running_loop().time() - start_s
+            assert reply.calls == (weather, weather)
+            assert reply.stats.generated_tokens == 4
+            reply.adopt()
+            for results in (["sunny", "dry"], ["done"]):
+                reply = conversation.reply_to_results(results)
+                async with reply as deltas:
+                    said += [delta async for delta in deltas]
+                reply.adopt()
+        return said, round(now[0], 6)
+
+    said, took_s = run_virtual(main())
+    assert said == ["One", " moment.", "It", " is", " sunny.", "done"]
+    assert took_s == 0.14
