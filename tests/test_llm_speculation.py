@@ -199,6 +199,16 @@ def test_a_source_that_has_to_catch_up_pays_for_that_too() -> None:
     assert length(10.0) == 0, "it could never be earned back"
 
 
+def test_a_source_that_is_behind_is_probed_too() -> None:
+    policy, costs, n_probes = Speculation(), Linear(0.1, 0.001), 0
+    for _ in range(100):
+        proposal = Proposal("model", n_offered=4, token_s=0.055, start_s=0.2)
+        if n := policy.length(proposal, costs, 0):
+            policy.learn(proposal, n, 0)
+            n_probes += 1
+    assert n_probes > 0
+
+
 def test_no_catching_up_makes_decoding_more_than_5_percent_slower() -> None:
     policy, costs, lost_s = Speculation(), Linear(), 0.0
     for _ in range(3000):

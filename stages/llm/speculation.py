@@ -147,9 +147,10 @@ class Speculation:
             rate = (tokens + n_other_rows) / (step_s + share * proposal.start_s)
             if rate > best_rate or is_certain:
                 best, best_rate = n, rate
-        could_pay = len(extra_s) > 1 and (2 + n_other_rows) / (plain_s + extra_s[1]) > plain_rate
-        if best == 0 and could_pay and acceptance.is_probe_due():
-            best = 1
+        if best == 0 and len(extra_s) > 1:
+            one_s = plain_s + extra_s[1] - (1 - 2 / START_TOKENS) * proposal.start_s
+            if (2 + n_other_rows) / one_s > plain_rate and acceptance.is_probe_due():
+                best = 1
         self._allowance_s = allowance_s - extra_s[best]
         self._token_s = plain_s / (1 + n_other_rows)
         return best
