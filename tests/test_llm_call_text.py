@@ -77,6 +77,20 @@ def test_a_closing_tag_inside_of_a_string_closes_nothing() -> None:
     assert calls_of(text) == [ToolCall("f", {"a": "</tool_call>"})]
 
 
+@pytest.mark.parametrize("begin", ["", "\n"])
+def test_a_reply_that_begins_with_a_brace_is_calls_without_tags(begin: str) -> None:
+    body = '{"name": "f", "arguments": {"a": "}{"}}'
+    text = read(small(), small().encode(f"{begin}{body}\n{body}\n"))
+    assert calls_of(text) == [ToolCall("f", {"a": "}{"})] * 2
+    assert spoken(text) == begin
+    assert text.ids == small().encode(f"{begin}{body}\n{body}")
+    assert text.ids_of(begin, calls_of(text)[:1]) == small().encode(begin + body)
+    assert text.ids_of(begin, []) == small().encode(begin)
+    text = CallingText(small(), LONG)
+    assert take(text, small().encode(body))
+    assert not take(text, small().encode("\nx"))
+
+
 def test_what_comes_behind_the_calls_is_no_part_of_the_reply() -> None:
     ids = small().encode_glue(written([HANG_UP, HANG_UP]))
     text = CallingText(small(), LONG)

@@ -162,12 +162,24 @@ def test_after_the_opening_tag_only_calls_of_the_tools_are_possible(call: str) -
     assert not accepts(grammar, ids)
 
 
-def test_in_free_text_everything_but_control_tokens_is_allowed() -> None:
+def test_in_free_text_everything_but_control_tokens_and_braces_is_allowed() -> None:
     grammar = tool_calls(small()).copy()
-    text = set(range(32, 127)) | {TOOL, END, 265}
+    assert accepts(grammar, small().encode("Well"))
+    text = set(range(32, 127)) - set(b"{}") | {TOOL, END, 265}
     assert text <= allowed(grammar, small())
+    assert not set(b"{}") & allowed(grammar, small())
     hidden = JsonSchemaGrammar(GrammarTokens(small()), {"type": "string"})
     assert not {TOOL, TOOL_END} & allowed(hidden, small())
+
+
+def test_a_reply_that_begins_with_a_brace_is_calls_alone() -> None:
+    call = '{"name": "book_table", "arguments": {"people": 4, "when": "today"}}'
+    grammar = tool_calls(small()).copy()
+    assert accepts(grammar, small().encode(call))
+    assert allowed(grammar, small()) == {END, ord("\n")}
+    assert accepts(grammar, small().encode("\n" + call))
+    assert not accepts(tool_calls(small()).copy(), small().encode('{"name": "cancel"'))
+    assert not accepts(tool_calls(small()).copy(), small().encode("{ok"))
 
 
 def test_a_call_is_closed_by_the_tag_that_the_model_knows() -> None:

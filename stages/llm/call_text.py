@@ -1,7 +1,8 @@
 """The text of a reply that may call tools: what is spoken, and the calls behind it.
 
 A call is `<tool_call>{"name": ..., "arguments": ...}</tool_call>`, as Qwen and Hermes write it; the
-tags are tokens of their own or spelled out.
+tags are tokens of their own or spelled out. A reply that begins with a brace is calls without tags,
+as smaller ones of these models write them.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from stages.llm.reply_text import ReplyLength, ReplyText
 from stages.llm.text import ends_sentence
@@ -28,15 +30,48 @@ def written(calls: Sequence[ToolCall]) -> str:
     return "\n".join(f"{OPENING}\n{body}\n{CLOSING}" for body in bodies)
 
 
-class CallReader:
-    """Reads calls from what follows the first opening tag, while it comes."""
+class Reader(Protocol):
+    """Reads calls while they come."""
+
+    def feed(self, data: bytes) -> list[ToolCall]:
+        """The calls that `data` completes."""
+        ...
+
+    @property
+    def is_over(self) -> bool:
+        """Whether what came last begins no further call."""
+        ...
+
+
+class BareReader:
+    """`Reader` of calls without tags."""
+
+    def __init__(self) -> None:
+        self._raw = b""
+
+    def feed(self, data: bytes) -> list[ToolCall]:
+        self._raw += data
+        try:
+            text = self._raw.decode().lstrip()
+            call, end = json.JSONDecoder().raw_decode(text)
+        except ValueError:
+            return []
+        self._raw = text[end:].encode()
+        return [ToolCall(call["name"], call["arguments"])]
+
+    @property
+    def is_over(self) -> bool:
+        return self._raw.lstrip()[:1] not in (b"", b"{")
+
+
+class TaggedReader:
+    """`Reader` of what follows the first opening tag."""
 
     def __init__(self) -> None:
         self._raw = b""
         self._in_call = True
 
     def feed(self, data: bytes) -> list[ToolCall]:
-        """The calls that `data` completes."""
         self._raw += data
         calls = []
         while call := self._next():
@@ -45,7 +80,6 @@ class CallReader:
 
     @property
     def is_over(self) -> bool:
-        """Whether what came last begins no further call."""
         return not self._in_call and not OPENING.encode().startswith(self._raw.lstrip())
 
     def _next(self) -> ToolCall | None:
@@ -78,10 +112,10 @@ class CallingText(ReplyText):
         tags = {tokenizer.token_id(tag): tag.encode() for tag in (OPENING, CLOSING)}
         self._spelled = {n: tag for n, tag in tags.items() if n in tokenizer.control_ids}
         """Tags that are control tokens, which spell nothing elsewhere."""
-        self._reader: CallReader | None = None
-        """From the first opening tag on."""
+        self._reader: Reader | None = None
+        """From the first opening tag or brace on."""
         self._n_spoken = 0
-        """Tokens in front of the one that completes that tag."""
+        """Tokens in front of the one that completes that."""
         self._ends: list[int] = []
         """Of each call: the number of tokens to its end."""
 
@@ -98,11 +132,11 @@ class CallingText(ReplyText):
         data = self._spelled.get(token, self._tokenizer.bytes_of[token])
         if self._reader is not None:
             return self._read(self._reader, data)
+        if data.lstrip()[:1] == b"{" and not self.text.strip():
+            return self._begin_calls(BareReader(), data)
         self._put(self._stream.feed(data))
         if self._stream.stop == OPENING:
-            self._n_spoken = len(self.ids) - 1
-            self._reader = CallReader()
-            return self._read(self._reader, self._stream.after_stop.encode())
+            return self._begin_calls(TaggedReader(), self._stream.after_stop.encode())
         if token in self._spelled:  # a closing tag of nothing
             self.ids.pop()
         if self._stream.stopped or (self.n_left <= 0 and not self._stream.is_suspect):
@@ -115,7 +149,11 @@ class CallingText(ReplyText):
         spoken = self.ids if self._reader is None else self.ids[: self._n_spoken]
         return self._tokenizer.cut(spoken, text)
 
-    def _read(self, reader: CallReader, data: bytes) -> bool:
+    def _begin_calls(self, reader: Reader, data: bytes) -> bool:
+        self._reader, self._n_spoken = reader, len(self.ids) - 1
+        return self._read(reader, data)
+
+    def _read(self, reader: Reader, data: bytes) -> bool:
         calls = reader.feed(data)
         self.deltas.extend(calls)
         self._ends += [len(self.ids)] * len(calls)

@@ -175,7 +175,9 @@ class ToolCallGrammar(CompiledGrammar):
 
     Once `opening` is generated a call must follow, `{"name": ..., "arguments": ...}`, and then
     `closing`, white space in between as Qwen and Hermes have it. Where the tags are control tokens
-    they must be `visible` in `tokens`. Raises UsageError for a schema that is wrong.
+    they must be `visible` in `tokens`. Small models forget the tags: a reply may also be calls
+    alone. There are no braces in free text, which is to be spoken: half a call is never taken for
+    speech. Raises UsageError for a schema that is wrong.
     """
 
     def __init__(
@@ -189,8 +191,8 @@ class ToolCallGrammar(CompiledGrammar):
         if not tools:
             raise UsageError("grammar: tool calls need at least one tool")
         rules = [
-            "start: called* TEXT",
-            r"TEXT: /(.|\n)*/",
+            r'start: call ("\n" call)* | called* TEXT',
+            "TEXT: /[^{}]*/",
             f"opened[lazy]: TEXT {json.dumps(opening)}",
             rf'called: opened "\n"? call "\n"? {json.dumps(closing)}',
             "call: " + " | ".join(f"call{n}" for n in range(len(tools))),
