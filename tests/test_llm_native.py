@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import functools
 import logging
 import stat
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -11,15 +13,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.llm import native_build
+from stages.llm import LocalLLM, native_build
 from stages.llm.gguf_blocks import BLOCK, Blocks, in_8_bits
 from stages.llm.model_config import Family, ModelConfig, tensor_shapes
 from stages.llm.native_backend import NativeBackend, NativeLinear
 from stages.llm.native_build import load_native, native_library
 from stages.llm.native_net import Interleaved, fits
+from stages.llm.reply_text import ReplyLength
+from stages.llm.runtime import DRAFT_SOURCES, DraftSource
+from stages.llm.sampling import Sampling
 from stages.llm.transformer import KvStore, Model, load_model
 from tests import llm_families, llm_tiny
 from tests.llm_rows import IDS, N_SLOTS, Placed, slot_orders
+from voicepipe.models import path_of
 
 LIBRARY = native_library()
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="no C compiler, or no AVX2")
@@ -248,6 +254,40 @@ def test_what_does_not_fit_runs_on_torch() -> None:
     model = load_model(RandomWeights(config), n_positions=N_POSITIONS)
     assert model.kernel is not None
     assert not model.kernel.is_compiled
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_drafts_change_no_word_of_the_real_model(temperature: float) -> None:
+    texts = ["Count from one to twelve.", "Count from one to twelve.", "Say: one two three four."]
+    length = ReplyLength(soft_tokens=40, max_tokens=40)
+    sampling = Sampling(temperature=temperature, repetition_penalty=1.0, seed=3)
+    file = next(path_of("smollm2-135m-instruct").glob("*.gguf"))
+
+    async def said(drafts: Collection[DraftSource]) -> tuple[list[str], int]:
+        llm = LocalLLM(
+            file,
+            length=length,
+            sampling=sampling,
+            context_tokens=512,
+            kv_tokens=1024,
+            drafts=drafts,
+        )
+        replies, n_accepted = [], 0
+        async with llm.open("You are a voice assistant.") as conversation:
+            for text in texts:
+                reply = conversation.reply(text)
+                async with reply as deltas:
+                    replies.append("".join([delta async for delta in deltas]))
+                reply.adopt()
+                n_accepted += reply.stats.accepted_tokens
+        llm.close()
+        return replies, n_accepted
+
+    plain, _ = asyncio.run(said(()))
+    drafted, n_accepted = asyncio.run(said(DRAFT_SOURCES))
+    assert drafted == plain
+    assert n_accepted > 5
 
 
 # -- building --------------------------------------------------------------------------------------
