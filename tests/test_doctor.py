@@ -94,6 +94,13 @@ def test_an_old_processor_is_told_why_it_is_slow(monkeypatch: pytest.MonkeyPatch
     assert parts.processor_finding(4, "Toy", frozenset({"asimd"})).state == "ok"
 
 
+def test_a_machine_without_a_compiler_is_told_what_it_misses() -> None:
+    assert parts.compiler_finding("/usr/bin/cc").state == "ok"
+    missing = parts.compiler_finding(None)
+    assert missing.state == "poor"
+    assert "gcc" in missing.advice
+
+
 def test_every_finding_that_is_not_ok_has_an_advice(tmp_path: Path) -> None:
     for finding in (parts.audio_finding(), parts.gpu_finding(), parts.disk_finding(tmp_path)):
         assert finding.state == "ok" or finding.advice

@@ -46,6 +46,7 @@ def doctor(store: ModelStore | None = None, recordings: Path | None = None) -> t
         python_finding(sys.version_info[:3]),
         *package_findings(metadata.requires("voicepipe") or [], installed_version),
         processor_finding(machine.n_usable_cpus(), machine.cpu_model(), machine.cpu_flags()),
+        compiler_finding(machine.c_compiler()),
         memory_finding(machine.memory_free_bytes(), machine.memory_limit_bytes()),
         *model_findings(store),
         audio_finding(),
@@ -118,6 +119,15 @@ def processor_finding(n_cpus: int, model: str, flags: frozenset[str]) -> Finding
     if platform.machine() in {"x86_64", "AMD64"} and flags and "avx2" not in flags:
         return Finding("processor", "poor", text, "no AVX2: int8 models run several times slower")
     return Finding("processor", "ok", text)
+
+
+def compiler_finding(compiler: str | None) -> Finding:
+    if compiler is None:
+        advice = (
+            "apt install gcc (or your system's C compiler): the next start compiles the decoder"
+        )
+        return Finding("compiler", "poor", "none: local language models run half as fast", advice)
+    return Finding("compiler", "ok", compiler)
 
 
 def memory_finding(n_free: int, n_limit: int) -> Finding:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import platform
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import psutil
 
 CGROUP = Path("/sys/fs/cgroup")
 CPU_INFO = Path("/proc/cpuinfo")
+C_COMPILERS = ("cc", "gcc", "clang")
 
 
 def n_usable_cpus(cgroup: Path = CGROUP) -> int:
@@ -82,6 +84,11 @@ def cpu_flags(cpu_info: Path = CPU_INFO) -> frozenset[str]:
         if key.strip() in {"flags", "Features"}:
             return frozenset(value.split())
     return frozenset()
+
+
+def c_compiler() -> str | None:
+    """The path of a C compiler with gcc's options, None when there is none."""
+    return next(filter(None, map(shutil.which, C_COMPILERS)), None)
 
 
 def _read(path: Path) -> str:

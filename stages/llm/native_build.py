@@ -10,20 +10,19 @@ import functools
 import hashlib
 import logging
 import os
-import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
 import torch
 
+from voicepipe.machine import c_compiler
 from voicepipe.models import state_root
 
 log = logging.getLogger(__name__)
 
 SOURCES = Path(__file__).parent / "native"
 MAIN = "decoder.c"
-COMPILERS = ("cc", "gcc", "clang")
 FLAGS = ("-O3", "-std=c11", "-mavx2", "-mfma", "-mf16c", "-shared", "-fPIC", "-pthread")
 CAPABLE = ("AVX2", "AVX512")
 """What torch calls processors with these instructions."""
@@ -43,9 +42,9 @@ def load_native(folder: Path) -> ctypes.CDLL | None:
     if torch.backends.cpu.get_cpu_capability() not in CAPABLE:
         log.info("models run on torch's operators: the processor has no AVX2")
         return None
-    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
+    compiler = c_compiler()
     if compiler is None:
-        log.info("models run on torch's operators, slower: there is no C compiler")
+        log.info("models run on torch's operators, half as fast: there is no C compiler")
         return None
     path = folder / f"decoder-{_identity(compiler)}.so"
     if path.exists():
