@@ -162,12 +162,12 @@ def test_after_the_opening_tag_only_calls_of_the_tools_are_possible(call: str) -
     assert not accepts(grammar, ids)
 
 
-def test_in_free_text_everything_but_control_tokens_and_braces_is_allowed() -> None:
+def test_in_free_text_everything_but_control_tokens_braces_and_backticks_is_allowed() -> None:
     grammar = tool_calls(small()).copy()
     assert accepts(grammar, small().encode("Well"))
-    text = set(range(32, 127)) - set(b"{}") | {TOOL, END, 265}
+    text = set(range(32, 127)) - set(b"{}`") | {TOOL, END, 265}
     assert text <= allowed(grammar, small())
-    assert not set(b"{}") & allowed(grammar, small())
+    assert not set(b"{}`") & allowed(grammar, small())
     hidden = JsonSchemaGrammar(GrammarTokens(small()), {"type": "string"})
     assert not {TOOL, TOOL_END} & allowed(hidden, small())
 

@@ -176,8 +176,9 @@ class ToolCallGrammar(CompiledGrammar):
     Once `opening` is generated a call must follow, `{"name": ..., "arguments": ...}`, and then
     `closing`, white space in between as Qwen and Hermes have it. Where the tags are control tokens
     they must be `visible` in `tokens`. Small models forget the tags: a reply may also be calls
-    alone. There are no braces in free text, which is to be spoken: half a call is never taken for
-    speech. Raises UsageError for a schema that is wrong.
+    alone. Free text is to be spoken and has no braces, so that half a call is never taken for it,
+    and no backticks, in which some would put their calls. Raises UsageError for a schema that is
+    wrong.
     """
 
     def __init__(
@@ -192,7 +193,7 @@ class ToolCallGrammar(CompiledGrammar):
             raise UsageError("grammar: tool calls need at least one tool")
         rules = [
             r'start: call ("\n" call)* | called* TEXT',
-            "TEXT: /[^{}]*/",
+            "TEXT: /[^{}`]*/",
             f"opened[lazy]: TEXT {json.dumps(opening)}",
             rf'called: opened "\n"? call "\n"? {json.dumps(closing)}',
             "call: " + " | ".join(f"call{n}" for n in range(len(tools))),
