@@ -5,6 +5,7 @@ import ctypes
 import functools
 import logging
 import stat
+import subprocess
 from collections.abc import Collection
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from stages.llm.sampling import Sampling
 from stages.llm.transformer import KvStore, Model, load_model
 from tests import llm_families, llm_tiny
 from tests.llm_rows import IDS, N_SLOTS, Placed, slot_orders
+from voicepipe.machine import c_compiler
 from voicepipe.models import path_of
 
 LIBRARY = native_library()
@@ -291,6 +293,15 @@ def test_drafts_change_no_word_of_the_real_model(temperature: float) -> None:
 
 
 # -- building --------------------------------------------------------------------------------------
+
+
+def test_it_compiles_without_a_warning() -> None:
+    compiler = c_compiler()
+    assert compiler is not None
+    flags = (*native_build.FLAGS, "-Wall", "-Wextra", "-Werror", "-fsyntax-only")
+    main = native_build.SOURCES / native_build.MAIN
+    done = subprocess.run([compiler, *flags, main], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_it_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
