@@ -145,7 +145,9 @@ def test_a_long_prompt_never_makes_a_running_reply_wait_longer_than_promised() -
     bench.scheduler.submit(newcomer, other)
     n_before = reply.stats.generated_tokens
     while not newcomer.is_decoding and not reply.over:
+        n_said = reply.stats.generated_tokens
         bench.scheduler.step()
+        assert reply.stats.generated_tokens > n_said or reply.over, "it advances in every step"
         n_rows = sum(len(rows.ids) for rows in bench.model.steps[-1])
         assert bench.model.costs().of(n_rows) <= MAX_STEP_S
     assert reply.stats.generated_tokens > n_before + 10

@@ -13,4 +13,6 @@ def test_nothing_is_left_of_hundreds_of_turns_however_they_ended(tmp_path: Path)
     soak.run(200, file)
     facts = json.loads(file.read_text(encoding="utf-8"))["ratios"]
     assert facts["blocks_in_use_at_the_end"] <= 8, "only the state of system prompts"
+    assert facts["replies_alive_at_the_end"] == 0
+    assert facts["replies_left_unfinished"] > 20, "none was cancelled in the middle"
     assert facts["blocks_evicted"] > 0, "the cache was too large to show anything"
