@@ -2,7 +2,7 @@
 
 Same GGUF file, same number of threads, rounds in alternation, medians. llama.cpp runs in a process
 of its own with its prompt cache on. Then the means: time to first token in
-each situation of a call, several conversations at once, each source of drafts.
+each situation of a call, several conversations at once, beside a voice, each source of drafts.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks import llm_beside_tts, llm_draft_model
 from benchmarks.document import Row, publish, row
 from benchmarks.llamacpp import LlamaCpp
 from benchmarks.llm_calls import CALLS, NEWS, SYSTEM, TURNS
@@ -62,6 +63,11 @@ def run(json_file: Path | None = None, *, device: Device = "cpu") -> str:
             ours.close()
     finally:
         theirs.close()
+    note = llm_draft_model.missing()
+    if not note:
+        more, ratios = llm_draft_model.measure(N_THREADS, device)
+        samples |= more
+        facts |= ratios
     rows: list[Row] = [row(what, values) for what, values in samples.items()]
     config: dict[str, object] = {
         "model": MODEL,
@@ -70,7 +76,9 @@ def run(json_file: Path | None = None, *, device: Device = "cpu") -> str:
         "prompt_tokens": N_PROMPT,
     }
     config["device"] = device
-    return publish("llm", config, rows, _ratios(samples) | facts, json_file)
+    config["draft_model"] = note or f"{llm_draft_model.DRAFT_MODEL} for {llm_draft_model.MODEL}"
+    table = publish("llm", config, rows, _ratios(samples) | facts, json_file)
+    return f"{table}\n\ndraft model: {note}" if note else table
 
 
 async def _measure(ours: LocalLLM, theirs: LlamaCpp) -> tuple[Samples, dict[str, float]]:
@@ -87,7 +95,8 @@ async def _measure(ours: LocalLLM, theirs: LlamaCpp) -> tuple[Samples, dict[str,
     for n in AT_ONCE:
         facts |= await _at_once(ours, n)
     await _speculation(ours, samples)
-    return samples, facts
+    beside_voice, ratios = await llm_beside_tts.measure(ours)
+    return samples | beside_voice, facts | ratios
 
 
 # -- speed -----------------------------------------------------------------------------------------
