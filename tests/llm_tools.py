@@ -18,7 +18,7 @@ TEMPLATE = (
     "{% endfor %}{{ '<|im_end|>\n' }}{% endif %}"
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content }}"
     "{% for call in m.tool_calls or [] %}{{ '<tool_call>' + call.function.name }}{% endfor %}"
-    "{{ '<|im_end|>\n' }}{% endfor %}"
+    "{{ '<|im_end|>\n\n' if m.role == 'tool' else '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 TABLE = ToolSpec(

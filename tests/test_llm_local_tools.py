@@ -103,7 +103,7 @@ def test_whatever_the_model_does_its_calls_are_valid_and_nothing_of_them_is_spok
                 said = spelled(llm, ids_of(conversation)[before:]).partition("assistant\n")[2]
                 speech, *calls = said.split(TAGS[0])
                 assert speech == reply.text or "\ufffd" in reply.text
-                bodies = [json.loads(call.removesuffix(TAGS[1])) for call in calls]
+                bodies = [json.loads(call.strip().removesuffix(TAGS[1])) for call in calls]
                 assert [(body["name"], body["arguments"]) for body in bodies] == [
                     (call.name, call.arguments) for call in reply.calls
                 ]
@@ -261,6 +261,8 @@ def test_the_state_of_a_prompt_with_tools_is_shared_and_no_other_has_it() -> Non
             async with llm.open(SYSTEM, list(TOOLS)) as second:
                 assert ids_of(first) == ids_of(second)
                 assert llm.runtime.scheduler.n_steps == n_steps
+            tools, again = [await llm.runtime.tool_set(found) for found in (TOOLS, list(TOOLS))]
+            assert tools is again, "a grammar is compiled once"
             async with llm.open(SYSTEM, [HANG_UP]) as other, llm.open(SYSTEM) as bare:
                 assert llm.runtime.scheduler.n_steps > n_steps
                 assert "book_table" in spelled(llm, ids_of(first))

@@ -226,10 +226,11 @@ def test_however_calls_are_cut_they_are_put_together(parts: list[CallPart]) -> N
     assert found.whole(["hang_up", "book_table"]) == expected
 
 
-def test_calls_without_ids_get_some() -> None:
+@pytest.mark.parametrize("indices", [(0, 1), (None, None)])
+def test_calls_without_ids_get_some(indices: tuple[int | None, int | None]) -> None:
     found = CallParts()
-    found.add(CallPart(0, "", "hang_up"))
-    found.add(CallPart(1, "", "hang_up"))
+    for index in indices:
+        found.add(CallPart(index, "", "hang_up"))
     one, two = found.whole([HANG_UP.name])
     assert one.id != two.id
     assert one.id
