@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 from stages.llm.drafts import ForcedDraft
 from stages.llm.gguf_file import GgufFile
 from stages.llm.gguf_tokenizer import gguf_tokenizer
-from stages.llm.grammar import CompiledGrammar, GrammarTokens, JsonSchemaGrammar, ToolCallGrammar
+from stages.llm.grammar import (
+    CompiledGrammar,
+    GrammarTokens,
+    JsonSchemaGrammar,
+    SpeechGrammar,
+    ToolCallGrammar,
+)
 from stages.llm.sampling import Sampling
 from stages.llm.tokenizer import Tokenizer
 from stages.llm.verify import Verifier
@@ -180,6 +186,15 @@ def test_a_reply_that_begins_with_a_brace_is_calls_alone() -> None:
     assert accepts(grammar, small().encode("\n" + call))
     assert not accepts(tool_calls(small()).copy(), small().encode('{"name": "cancel"'))
     assert not accepts(tool_calls(small()).copy(), small().encode("{ok"))
+
+
+@pytest.mark.parametrize("control", [True, False])
+def test_where_there_is_no_call_its_tag_does_not_come(control: bool) -> None:
+    tokenizer = small(control=control)
+    grammar = SpeechGrammar(tokens_of(tokenizer))
+    assert accepts(grammar, tokenizer.encode("Well <tool_call"))
+    assert END in allowed(grammar, tokenizer)
+    assert not {TOOL, *b">{}`"} & allowed(grammar, tokenizer)
 
 
 def test_a_call_is_closed_by_the_tag_that_the_model_knows() -> None:

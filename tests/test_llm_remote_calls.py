@@ -80,6 +80,7 @@ def test_the_request_tells_of_tools_and_history_has_calls_and_results() -> None:
         }
         assert [tool["function"]["name"] for tool in first["tools"]] == ["book_table", "hang_up"]
         assert second["tools"] == first["tools"]
+        assert "tool_choice" not in first | second
         assert second["messages"][2:] == [
             {
                 "role": "assistant",
@@ -103,6 +104,19 @@ def test_the_request_tells_of_tools_and_history_has_calls_and_results() -> None:
 
     calls = [piece(0, WHOLE, id="c1", name="book_table"), piece(1, "", id="c2", name="hang_up")]
     against([Answer("One moment.", [calls]), Answer("Done.")], talk)
+
+
+@pytest.mark.socket
+def test_a_reply_that_must_not_call_says_so_and_knows_the_tools() -> None:
+    async def talk(endpoint: Endpoint, conversation: Conversation) -> None:
+        (await read(conversation.reply("Goodbye."))).adopt()
+        reply = await read(conversation.reply_to_results(["ok"], may_call=False))
+        assert (reply.text, reply.calls) == ("Bye.", ())
+        assert endpoint.requests[1]["tool_choice"] == "none"
+        assert endpoint.requests[1]["tools"] == endpoint.requests[0]["tools"]
+
+    again = [[piece(0, "{}", name="hang_up")]]
+    against([Answer("", again), Answer("Bye.", again)], talk)
 
 
 @pytest.mark.socket

@@ -41,7 +41,9 @@ async def scripted() -> AsyncIterator[Subject]:
     def reply(text: str) -> str | ScriptedCalls:
         if "table" not in text:
             return f"You said {text}."
-        return ScriptedCalls([ToolCall("book_table", ARGUMENTS)], "One moment.")
+        call = ToolCall("book_table", ARGUMENTS)
+        again = ScriptedCalls([call], "Once more.", lambda results: "All right.")
+        return ScriptedCalls([call], "One moment.", lambda results: again)
 
     async def history(conversation: Conversation) -> list[Entry]:
         return entries(conversation.dialogue.messages(""))  # type: ignore[attr-defined]
@@ -51,9 +53,14 @@ async def scripted() -> AsyncIterator[Subject]:
 
 @asynccontextmanager
 async def remote() -> AsyncIterator[Subject]:
+    function = {"name": "book_table", "arguments": json.dumps(ARGUMENTS)}
+    whole = {"index": 0, "id": "call_2", "type": "function", "function": function}
+
     def answer(request: Request) -> Answer:
         said = request["messages"][-1]["content"]
-        if request["messages"][-1]["role"] == "tool" or "table" not in said:
+        if "done" in said:
+            return Answer("Once more.", [[whole]])  # whatever it was told
+        if "table" not in said:
             return Answer(f"You said {said}.")
         pieces = ['{"people": 2, "na', 'me": "Zoë", ', '"when": "today"}']
         first = {"index": 0, "id": "call_1", "type": "function"}
@@ -193,6 +200,25 @@ def test_calls_results_and_the_reply_to_them_are_one_turn(check: Check) -> None:
             assert await subject.history(conversation) == history + left
             assert conversation.reopen() == subject.asking
             assert await subject.history(conversation) == []
+
+    check(talk)
+
+
+def test_a_reply_to_results_may_call_again_unless_it_must_not(check: Check) -> None:
+    async def talk(subject: Subject) -> None:
+        async with subject.llm.open(SYSTEM, TOOLS) as conversation:
+            reply = await called(subject, conversation)
+            n_calling = 0
+            for n in range(4):
+                results = ["done" + " so" * n for _ in reply.calls]
+                again = await read(conversation.reply_to_results(results))
+                again.drop()
+                n_calling += bool(again.calls)
+                spoken = await read(conversation.reply_to_results(results, may_call=False))
+                spoken.drop()
+                assert not spoken.calls
+                assert not set("{}<>") & set(spoken.text)
+            assert n_calling
 
     check(talk)
 

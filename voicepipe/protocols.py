@@ -91,8 +91,8 @@ class Reply(Protocol):
     `async with reply as deltas` generates; leaving stops generating within one model step. After
     that exactly one of `adopt` and `drop` must be called.
 
-    A reply that calls tools ends with its calls. They are run by whoever reads the reply, who
-    adopts it and then gives their results to `Conversation.reply_to_results`.
+    A reply that calls tools ends with its calls. Who reads the reply adopts it, then runs them, and
+    gives their results to `Conversation.reply_to_results`.
     """
 
     async def __aenter__(self) -> AsyncIterator[str]:
@@ -148,11 +148,14 @@ class Conversation(Protocol):
         the model, calls that still have no results then have one that says so."""
         ...
 
-    def reply_to_results(self, results: Sequence[str], *, held: bool = False) -> Reply:
+    def reply_to_results(
+        self, results: Sequence[str], *, held: bool = False, may_call: bool = True
+    ) -> Reply:
         """A reply, in the same turn, to the `results` of the calls of the last adopted reply, one
         for each in order. The results enter the conversation now and for good, whatever becomes of
-        the reply; when that is dropped, another one may be asked for. Raises UsageError when the
-        last reply made no calls, was replied to, or made another number of them."""
+        the reply; when that is dropped, another one may be asked for. `may_call=False` makes the
+        model speak: small ones may call the same tool for ever. Raises UsageError when the last
+        reply made no calls, was replied to, or made another number of them."""
         ...
 
     def add_results(self, results: Sequence[str]) -> None:

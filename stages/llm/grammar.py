@@ -7,6 +7,7 @@ text and 30 us inside JSON for a vocabulary of 49k.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol, Self
 
@@ -202,6 +203,15 @@ class ToolCallGrammar(CompiledGrammar):
             head = json.dumps(f'{{"name": {json.dumps(name)}, "arguments": ')
             rules += [f'call{n}: {head} arguments{n} "}}"', f"arguments{n}: {_json(schema)}"]
         super().__init__(tokens, "\n".join(rules))
+
+
+class SpeechGrammar(CompiledGrammar):
+    """Free text as in `ToolCallGrammar`, and no call: `opening` does not come."""
+
+    def __init__(self, tokens: GrammarTokens, *, opening: str = "<tool_call>") -> None:
+        anything = r"(.|\n)*"
+        called = f"{anything}{re.escape(opening)}{anything}"
+        super().__init__(tokens, f"start: TEXT\nTEXT: /[^{{}}`]*/ & ~/{called}/")
 
 
 def _json(schema: Schema) -> str:

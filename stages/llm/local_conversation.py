@@ -82,10 +82,13 @@ class LocalConversation:
         self._make_room(len(self._chat.next_user_ids(text)))
         return self._generated(Turn(text), self._chat.prompt(text), held=held)
 
-    def reply_to_results(self, results: Sequence[str], *, held: bool = False) -> GeneratedReply:
+    def reply_to_results(
+        self, results: Sequence[str], *, held: bool = False, may_call: bool = True
+    ) -> GeneratedReply:
         turn = self._chat.dialogue.answer(results)
         self._make_room(0, n_kept=1)
-        return self._generated(turn, self._chat.results_prompt(), held=held)
+        prompt_ids = self._chat.results_prompt()
+        return self._generated(turn, prompt_ids, held=held, may_call=may_call)
 
     def add_results(self, results: Sequence[str]) -> None:
         self._chat.dialogue.add_results(results)
@@ -132,9 +135,11 @@ class LocalConversation:
 
     # -- drafts --------------------------------------------------------------------------------
 
-    def _generated(self, turn: Turn, prompt_ids: Sequence[int], *, held: bool) -> GeneratedReply:
+    def _generated(
+        self, turn: Turn, prompt_ids: Sequence[int], *, held: bool, may_call: bool = True
+    ) -> GeneratedReply:
         settings, tokenizer = self.runtime.settings, self.runtime.tokenizer
-        grammar = self._tools.grammar() if self._tools else None
+        grammar = self._tools.grammar(may_call=may_call) if self._tools else None
         text_of = CallingText if self._tools else ReplyText
         generation = Generation(
             prompt_ids,

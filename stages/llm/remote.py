@@ -189,9 +189,12 @@ class _RemoteConversation:
         messages.append({"role": "user", "content": text})
         return self._generated(Turn(text), messages)
 
-    def reply_to_results(self, results: Sequence[str], *, held: bool = False) -> GeneratedReply:
+    def reply_to_results(
+        self, results: Sequence[str], *, held: bool = False, may_call: bool = True
+    ) -> GeneratedReply:
         turn = self.dialogue.answer(results)
-        return self._generated(turn, self.dialogue.messages(self._system))
+        messages = self.dialogue.messages(self._system)
+        return self._generated(turn, messages, may_call=may_call)
 
     def add_results(self, results: Sequence[str]) -> None:
         self.dialogue.add_results(results)
@@ -205,8 +208,12 @@ class _RemoteConversation:
     def reopen(self) -> str:
         return self.dialogue.reopen()
 
-    def _generated(self, turn: Turn, messages: Sequence[Message]) -> GeneratedReply:
+    def _generated(
+        self, turn: Turn, messages: Sequence[Message], *, may_call: bool = True
+    ) -> GeneratedReply:
         source = _RemoteReply(self.dialogue, self._endpoints, turn, messages, self._tools)
+        if not may_call:
+            source.forbid_calls()
         return GeneratedReply(source)
 
 
@@ -224,7 +231,12 @@ class _RemoteReply:
         self.stats = ReplyStats()
         self._dialogue, self._endpoints = dialogue, endpoints
         self._turn, self._messages, self._tools = turn, messages, tools
+        self._settings: dict[str, object] = {}
         self._has_spoken = False
+
+    def forbid_calls(self) -> None:
+        """To be asked before generating; calls that are made all the same are nobody's."""
+        self._tools, self._settings = (), {"tool_choice": "none"}
 
     def release(self) -> None:
         """Endpoints know no priorities."""
@@ -265,7 +277,9 @@ class _RemoteReply:
         try:
             async with (
                 asyncio.timeout(patience_s) as patience,
-                self._endpoints.completions.ask(address, self._messages) as chunks,
+                self._endpoints.completions.ask(
+                    address, self._messages, **self._settings
+                ) as chunks,
             ):
                 async for chunk in chunks:
                     n_tokens += chunk.has_token

@@ -144,11 +144,16 @@ class _ScriptedConversation:
         line = self._script.line(len(self.dialogue.turns), text)
         return self._generated(Turn(text), self._n_said(), _n_tokens(text), line)
 
-    def reply_to_results(self, results: Sequence[str], *, held: bool = False) -> GeneratedReply:
+    def reply_to_results(
+        self, results: Sequence[str], *, held: bool = False, may_call: bool = True
+    ) -> GeneratedReply:
         n_before = self._n_said()
         turn = self.dialogue.answer(results)
         (calling,) = (calling for said, calling in self._made if said is turn.replies[-1])
-        line = self._script.line_of(calling.then(results))
+        reply = calling.then(results)
+        if isinstance(reply, ScriptedCalls) and not may_call:
+            reply = reply.text
+        line = self._script.line_of(reply)
         return self._generated(turn, n_before, sum(map(_n_tokens, results)), line)
 
     def add_results(self, results: Sequence[str]) -> None:

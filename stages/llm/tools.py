@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from stages.llm.call_text import CLOSING, OPENING
-from stages.llm.grammar import GrammarTokens, ToolCallGrammar
+from stages.llm.grammar import Grammar, GrammarTokens, SpeechGrammar, ToolCallGrammar
 from stages.llm.template import ChatTemplate, Tool
 from stages.llm.tokenizer import Tokenizer
 from voicepipe.errors import UsageError
@@ -38,16 +38,22 @@ def as_openai(tools: Sequence[ToolSpec]) -> list[Tool]:
 class ToolSet:
     """Some tools, for any number of conversations."""
 
-    def __init__(self, key: str, template: ChatTemplate, grammar: ToolCallGrammar) -> None:
+    def __init__(
+        self,
+        key: str,
+        template: ChatTemplate,
+        calls: ToolCallGrammar,
+        speech: SpeechGrammar,
+    ) -> None:
         self.key = key
         """Stands for them."""
         self.template = template
         """Tells the model about them."""
-        self._grammar = grammar
+        self._calls, self._speech = calls, speech
 
-    def grammar(self) -> ToolCallGrammar:
+    def grammar(self, *, may_call: bool) -> Grammar:
         """For one reply."""
-        return self._grammar.copy()
+        return self._calls.copy() if may_call else self._speech.copy()
 
 
 class Toolbox:
@@ -73,8 +79,9 @@ class Toolbox:
             if self._tokens is None:
                 self._tokens = GrammarTokens(self._tokenizer, visible=(OPENING, CLOSING))
             schemas = {tool.name: tool.parameters for tool in tools}
-            grammar = ToolCallGrammar(self._tokens, schemas, opening=OPENING, closing=CLOSING)
-            self._known[key] = ToolSet(key, template, grammar)
+            calls = ToolCallGrammar(self._tokens, schemas, opening=OPENING, closing=CLOSING)
+            speech = SpeechGrammar(self._tokens, opening=OPENING)
+            self._known[key] = ToolSet(key, template, calls, speech)
         self._known.move_to_end(key)
         while len(self._known) > MAX_TOOL_SETS:
             self._known.popitem(last=False)
