@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import threading
 
 import pytest
@@ -85,6 +87,18 @@ def test_cancelling_a_job_waits_for_it_and_drops_those_behind_it() -> None:
 
     run_virtual(main())
     assert ran == ["first", "third"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priorities of their own")
+def test_a_thread_that_is_asked_to_stands_back_and_no_other_does() -> None:
+    def priority() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    async def main() -> tuple[int, int]:
+        with Worker("test") as usual, Worker("test", nice=3) as behind:
+            return await usual.run(priority), await behind.run(priority)
+
+    assert run_virtual(main()) == (priority(), priority() + 3)
 
 
 def test_a_job_that_raises_raises_to_its_waiter() -> None:

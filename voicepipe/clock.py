@@ -8,7 +8,10 @@ give the same events every time.
 from __future__ import annotations
 
 import asyncio
+import os
 import selectors
+import sys
+import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -44,10 +47,18 @@ class Worker:
     `run` is a coroutine; cancelling it does not stop the job that already runs (cancel lands
     between jobs), and `run` then waits for that job before it raises `CancelledError`, so that
     whoever returns from a cancelled `run` knows that the model is idle again.
+
+    `nice` is how much the thread stands back when others want its core (as of setpriority(2); on
+    Linux, where threads have priorities of their own).
     """
 
-    def __init__(self, name: str) -> None:
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"voicepipe-{name}")
+    def __init__(self, name: str, *, nice: int = 0) -> None:
+        self._executor = ThreadPoolExecutor(
+            max_workers=1,
+            thread_name_prefix=f"voicepipe-{name}",
+            initializer=_stand_back,
+            initargs=(nice,),
+        )
 
     async def run(self, job: Callable[[*Ts], T], *args: *Ts) -> T:
         job_future = self._executor.submit(job, *args)
@@ -76,6 +87,14 @@ class Worker:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _stand_back(nice: int) -> None:
+    """Lower the priority of the calling thread."""
+    if nice and sys.platform == "linux":
+        thread = threading.get_native_id()
+        priority = os.getpriority(os.PRIO_PROCESS, thread)
+        os.setpriority(os.PRIO_PROCESS, thread, priority + nice)
 
 
 async def _settled(future: asyncio.Future[T]) -> None:

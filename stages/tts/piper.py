@@ -7,20 +7,20 @@ needed for nothing but its espeak: for languages other than English, or when ask
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from stages.tts.ahead import Ahead, VoiceThreads
 from stages.tts.pronounce import Pronouncer, Sentence
 from stages.tts.pronouncers import PronouncerName, pronouncer_named
 from stages.tts.speaking import PAUSES, Pauses, Speaker, speaking
 from stages.tts.vits import Vits
-from stages.tts.voice import Piece, in_worker, marks_of, utterances
-from voicepipe.clock import Worker
+from stages.tts.voice import Piece, marks_of, utterances
 from voicepipe.errors import ComponentError
 from voicepipe.frames import AudioFrame
 from voicepipe.protocols import Phrase
@@ -43,7 +43,7 @@ class PiperConfig:
 
 
 class PiperVoice:
-    """The synthesizer itself."""
+    """The synthesizer itself. Two threads may speak at once."""
 
     def __init__(
         self, model_path: Path, *, pronouncer: PronouncerName | None, n_threads: int, speed: float
@@ -56,6 +56,8 @@ class PiperVoice:
         language = self._config.language
         usual: PronouncerName = "lexicon" if language.startswith("en") else "espeak"
         self._pronouncer: Pronouncer = pronouncer_named(pronouncer or usual, language)
+        self._pronouncing = threading.Lock()
+        """espeak has one state for all threads."""
         for _ in self.say("I am ready to speak."):  # the first run allocates and optimizes
             pass
 
@@ -65,10 +67,19 @@ class PiperVoice:
 
     def say(self, text: str) -> Iterator[Piece]:
         done = 0
-        for words in utterances(self._pronouncer, text, "espeak", max_phonemes=MAX_PHONEMES):
+        for words in self._sentences(text):
             for piece in self._utter(words, done):
                 yield piece
                 done += len(piece.samples)
+
+    def _sentences(self, text: str) -> Iterator[Sentence]:
+        sentences = utterances(self._pronouncer, text, "espeak", max_phonemes=MAX_PHONEMES)
+        while True:
+            with self._pronouncing:
+                words = next(sentences, None)
+            if words is None:
+                return
+            yield words
 
     def _utter(self, words: Sentence, done: int) -> Iterator[Piece]:
         """One sentence, piece by piece; `done` samples of the phrase came before it."""
@@ -147,11 +158,11 @@ class PiperTTS:
             Path(model_path), pronouncer=pronouncer, n_threads=n_threads, speed=speed
         )
         self._pauses = pauses
-        self._worker = Worker("piper")
+        self._threads = VoiceThreads("piper")
 
     def open(
         self, phrases: AsyncIterator[Phrase], *, sample_rate_hz: int
     ) -> AbstractAsyncContextManager[AsyncIterator[AudioFrame]]:
-        say = partial(in_worker, self._voice, self._worker)
-        speaker = Speaker(say, self._voice.sample_rate_hz, sample_rate_hz, self._pauses)
+        ahead = Ahead(self._voice, self._threads)
+        speaker = Speaker(ahead.say, self._voice.sample_rate_hz, sample_rate_hz, self._pauses)
         return speaking(phrases, speaker)

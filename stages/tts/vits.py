@@ -46,7 +46,7 @@ HOP = 256
 
 
 class Vits:
-    """A loaded model. Blocking; not to be used by two threads at once."""
+    """A loaded model. Blocking; keeps nothing between calls, so that threads may share it."""
 
     def __init__(self, file: Path, *, n_threads: int) -> None:
         """Raises ComponentError when `file` is missing, damaged or another kind of model."""
