@@ -8,7 +8,7 @@ import math
 import secrets
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import httpx
@@ -21,6 +21,7 @@ from stages.llm.completions import (
     all_failed,
     timed_out,
 )
+from stages.llm.conversation_endpoints import ConversationEndpoints
 from stages.llm.dialogue import Dialogue, Message, Said, Turn
 from stages.llm.endpoints import Address, EndpointPool
 from stages.llm.errands import Errands
@@ -35,9 +36,6 @@ log = logging.getLogger(__name__)
 TAIL_S = 0.5
 """How long an endpoint may take from the end of a reply to the end of the stream; what comes
 between them is usage."""
-
-ANY_WORDS = "Hello."
-"""Stands for the caller's words where only what is in front of them counts."""
 
 
 class OpenAILLM:
@@ -103,80 +101,20 @@ class OpenAILLM:
             ) as completions,
             Errands() as errands,
         ):
-            endpoints = _Endpoints(self._pool, completions, errands, secrets.token_hex(8))
+            key = secrets.token_hex(8)
+            endpoints = ConversationEndpoints(self._pool, completions, errands, key)
             names = frozenset(tool.name for tool in tools)
             if self._warm_up:
                 errands.start(partial(endpoints.warm_up, system))
             yield _RemoteConversation(endpoints, system, names)
 
 
-@dataclass(frozen=True, slots=True)
-class _Endpoints:
-    """The endpoints as one conversation sees them."""
-
-    pool: EndpointPool
-    completions: Completions
-    errands: Errands
-    conversation: str
-
-    def ranked(self) -> list[Address]:
-        """Whom to ask, in order."""
-        return self.pool.ranked(self.conversation)
-
-    def has_choice(self, address: Address, following: Address | None) -> bool:
-        """Whether it is better to ask `following` than to wait for `address`."""
-        if following is None:
-            return False
-        return self.pool.is_up(following) or not self.pool.is_up(address)
-
-    def probe(self) -> None:
-        """See whether those that are down are back, without waiting for it."""
-        for address in self.pool.take_probes(asyncio.get_running_loop().time()):
-            self.errands.start(partial(self._probe, address))
-
-    def failed(self, error: EndpointFailed, address: Address) -> None:
-        if error.of_endpoint:
-            now_s = asyncio.get_running_loop().time()
-            self.pool.failed(address, now_s, at_least_s=error.retry_after_s)
-
-    async def warm_up(self, system: str) -> None:
-        """Have the endpoint that will be asked prefill the system prompt."""
-        messages = Dialogue().messages(system)
-        messages.append({"role": "user", "content": ANY_WORDS})
-        for address in self.ranked():
-            try:
-                await self._prefill(address, messages)
-            except EndpointFailed as error:
-                log.warning("warm-up: %s", error)
-                self.failed(error, address)
-                if not error.of_endpoint:
-                    return
-            else:
-                self.pool.answered(address)
-                return
-
-    async def _prefill(self, address: Address, messages: Sequence[Message]) -> None:
-        limit_s = self.completions.limits.warm_up_s
-        try:
-            async with (
-                asyncio.timeout(limit_s),
-                self.completions.ask(address, messages, max_tokens=1) as chunks,
-            ):
-                async for _ in chunks:
-                    pass
-        except TimeoutError:
-            raise EndpointFailed(address, f"no end of one token within {limit_s:g} s") from None
-
-    async def _probe(self, address: Address) -> None:
-        if await self.completions.is_up(address):
-            log.info("language model at %s is back", address)
-            self.pool.found_up(address)
-
-
 class _RemoteConversation:
     """`protocols.Conversation` as a list of messages; the server's prefix cache does the rest."""
 
-    def __init__(self, endpoints: _Endpoints, system: str, tools: Collection[str]) -> None:
+    def __init__(
+        self, endpoints: ConversationEndpoints, system: str, tools: Collection[str]
+    ) -> None:
         self._endpoints, self._system, self._tools = endpoints, system, tools
         self.dialogue = Dialogue()
 
@@ -223,7 +161,7 @@ class _RemoteReply:
     def __init__(
         self,
         dialogue: Dialogue,
-        endpoints: _Endpoints,
+        endpoints: ConversationEndpoints,
         turn: Turn,
         messages: Sequence[Message],
         tools: Collection[str],
