@@ -142,7 +142,7 @@ def test_whatever_the_model_does_a_call_that_it_ends_is_valid(seed: int) -> None
 
 
 @pytest.mark.parametrize("tokenizer", [small(), small(control=False)])
-@pytest.mark.parametrize("text", ["Hello.", f"One moment. {CALL}", f"{CALL}\n{CALL} Done < ok."])
+@pytest.mark.parametrize("text", ["Hello.", f"One moment. {CALL}", f"{CALL}\n{CALL} Done, ok."])
 def test_free_text_and_calls_may_be_generated(tokenizer: Tokenizer, text: str) -> None:
     spelled, tagged = tokenizer.encode(text), tokenizer.encode_glue(text)
     for ids in (spelled, tagged):
@@ -168,12 +168,13 @@ def test_after_the_opening_tag_only_calls_of_the_tools_are_possible(call: str) -
     assert not accepts(grammar, ids)
 
 
-def test_in_free_text_everything_but_control_tokens_braces_and_backticks_is_allowed() -> None:
+def test_in_free_text_everything_that_is_spoken_is_allowed() -> None:
     grammar = tool_calls(small()).copy()
     assert accepts(grammar, small().encode("Well"))
-    text = set(range(32, 127)) - set(b"{}`") | {TOOL, END, 265}
-    assert text <= allowed(grammar, small())
-    assert not set(b"{}`") & allowed(grammar, small())
+    text = set(range(32, 127)) - set(b"{}`>") | {TOOL, END, 265}
+    assert text <= allowed(grammar, small()), "also what begins a tag that is spelled out"
+    assert not {TOOL_END, *b"{}`>"} & allowed(grammar, small())
+    assert not accepts(grammar, small().encode("<b"))
     hidden = JsonSchemaGrammar(GrammarTokens(small()), {"type": "string"})
     assert not {TOOL, TOOL_END} & allowed(hidden, small())
 
@@ -192,9 +193,9 @@ def test_a_reply_that_begins_with_a_brace_is_calls_alone() -> None:
 def test_where_there_is_no_call_its_tag_does_not_come(control: bool) -> None:
     tokenizer = small(control=control)
     grammar = SpeechGrammar(tokens_of(tokenizer))
-    assert accepts(grammar, tokenizer.encode("Well <tool_call"))
-    assert END in allowed(grammar, tokenizer)
-    assert not {TOOL, *b">{}`"} & allowed(grammar, tokenizer)
+    assert accepts(grammar, tokenizer.encode("Well, é"))
+    assert {END, *b"a.\n"} <= allowed(grammar, tokenizer)
+    assert not {TOOL, *b"<>{}`"} & allowed(grammar, tokenizer)
 
 
 def test_a_call_is_closed_by_the_tag_that_the_model_knows() -> None:

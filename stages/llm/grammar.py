@@ -7,7 +7,6 @@ text and 30 us inside JSON for a vocabulary of 49k.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol, Self
 
@@ -23,6 +22,10 @@ Schema = Mapping[str, Any]
 SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """White space as Python's `json.dumps` and the `tojson` of chat templates set it: what models have
 seen most, and with one form there is more that is forced."""
+
+SPOKEN = "/[^{}`<>]*/"
+"""Free text of models that have tools. It is to be spoken, so nothing is lost without characters
+with which small models would write calls and results into it."""
 
 
 class Grammar(Protocol):
@@ -177,9 +180,7 @@ class ToolCallGrammar(CompiledGrammar):
     Once `opening` is generated a call must follow, `{"name": ..., "arguments": ...}`, and then
     `closing`, white space in between as Qwen and Hermes have it. Where the tags are control tokens
     they must be `visible` in `tokens`. Small models forget the tags: a reply may also be calls
-    alone. Free text is to be spoken and has no braces, so that half a call is never taken for it,
-    and no backticks, in which some would put their calls. Raises UsageError for a schema that is
-    wrong.
+    alone. Free text is `SPOKEN`. Raises UsageError for a schema that is wrong.
     """
 
     def __init__(
@@ -194,7 +195,7 @@ class ToolCallGrammar(CompiledGrammar):
             raise UsageError("grammar: tool calls need at least one tool")
         rules = [
             r'start: call ("\n" call)* | called* TEXT',
-            "TEXT: /[^{}`]*/",
+            f"TEXT: {SPOKEN}",
             f"opened[lazy]: TEXT {json.dumps(opening)}",
             rf'called: opened "\n"? call "\n"? {json.dumps(closing)}',
             "call: " + " | ".join(f"call{n}" for n in range(len(tools))),
@@ -206,12 +207,10 @@ class ToolCallGrammar(CompiledGrammar):
 
 
 class SpeechGrammar(CompiledGrammar):
-    """Free text as in `ToolCallGrammar`, and no call: `opening` does not come."""
+    """`SPOKEN` text, and no call."""
 
-    def __init__(self, tokens: GrammarTokens, *, opening: str = "<tool_call>") -> None:
-        anything = r"(.|\n)*"
-        called = f"{anything}{re.escape(opening)}{anything}"
-        super().__init__(tokens, f"start: TEXT\nTEXT: /[^{{}}`]*/ & ~/{called}/")
+    def __init__(self, tokens: GrammarTokens) -> None:
+        super().__init__(tokens, f"start: TEXT\nTEXT: {SPOKEN}")
 
 
 def _json(schema: Schema) -> str:

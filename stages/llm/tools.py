@@ -80,7 +80,7 @@ class Toolbox:
                 self._tokens = GrammarTokens(self._tokenizer, visible=(OPENING, CLOSING))
             schemas = {tool.name: tool.parameters for tool in tools}
             calls = ToolCallGrammar(self._tokens, schemas, opening=OPENING, closing=CLOSING)
-            speech = SpeechGrammar(self._tokens, opening=OPENING)
+            speech = SpeechGrammar(self._tokens)
             self._known[key] = ToolSet(key, template, calls, speech)
         self._known.move_to_end(key)
         while len(self._known) > MAX_TOOL_SETS:
