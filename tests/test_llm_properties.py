@@ -15,9 +15,7 @@ import pytest
 import torch
 
 from stages.llm import LocalLLM, ReplyLength, Sampling
-from stages.llm.kv_store import KvStore
 from stages.llm.step_plan import Rows
-from stages.llm.transformer import Model
 from tests import llm_tiny
 from voicepipe.clock import run_virtual
 from voicepipe.protocols import Conversation, Reply, ReplyStats
@@ -70,17 +68,17 @@ def n_glue(llm: LocalLLM, text: str) -> int:
 
 
 @contextmanager
-def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+def counted(llm: LocalLLM, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Rows of each step that is computed meanwhile."""
     computed: list[int] = []
-    step = Model.step
+    compute = llm.runtime.scheduler._compute  # noqa: SLF001
 
-    def counting(model: Model, store: KvStore, batch: Sequence[Rows]) -> torch.Tensor:
+    def counting(batch: Sequence[Rows]) -> torch.Tensor:
         computed.append(sum(len(rows.ids) for rows in batch))
-        return step(model, store, batch)
+        return compute(batch)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Model, "step", counting)
+        patch.setattr(llm.runtime.scheduler, "_compute", counting)
         yield computed
 
 
@@ -94,7 +92,7 @@ def test_an_hour_later_the_prefix_is_the_same_though_its_template_asks_for_the_t
         async with llm.open(SYSTEM) as conversation:
             before = conversation.history_ids()  # type: ignore[attr-defined]
         await asyncio.sleep(HOUR_S)
-        with counted(monkeypatch) as computed:
+        with counted(llm, monkeypatch) as computed:
             async with llm.open(SYSTEM) as conversation:
                 assert conversation.history_ids() == before  # type: ignore[attr-defined]
                 assert computed == [], "it is still there"
@@ -110,7 +108,7 @@ def test_when_a_conversation_is_open_nothing_of_its_prefix_is_left_to_compute(
 ) -> None:
     async def main() -> None:
         async with tiny().open("A system prompt of this test alone.") as conversation:
-            with counted(monkeypatch) as computed:
+            with counted(tiny(), monkeypatch) as computed:
                 await settled()
                 first = await say(conversation, WORDS)
                 assert sum(computed) <= n_glue(tiny(), WORDS) + 2 * N_REPLY
@@ -147,7 +145,7 @@ def test_what_was_generated_is_not_computed_again(monkeypatch: pytest.MonkeyPatc
         async with llm.open(SYSTEM) as conversation:
             reply = await say(conversation, WORDS)
             assert reply.stats.generated_tokens >= 12
-            with counted(monkeypatch) as computed:
+            with counted(llm, monkeypatch) as computed:
                 await settled()
             header = llm.runtime.template.user_ids("", "reply", whole=False)
             assert sum(computed) <= len(header) + 1, "the last token and the next turn's header"
