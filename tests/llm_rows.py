@@ -6,9 +6,11 @@ import itertools
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from hypothesis import strategies as st
 
 from stages.llm.step_plan import Rows
+from stages.llm.transformer import KvStore, Model
 from tests import llm_tiny
 
 N_SLOTS = 96
@@ -36,6 +38,14 @@ class Placed:
             else:
                 runs.append((slot, 1))
         return Rows(ids, position, used[position:], runs, n_logits)
+
+
+def dirty_store(model: Model) -> KvStore:
+    """A store whose unwritten slots are noticed when they are read."""
+    store = model.new_store(N_SLOTS)
+    for layer in store.layers:
+        layer.fill_(torch.nan)
+    return store
 
 
 @st.composite

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import pytest
 
 from stages.llm import LocalLLM, OpenAILLM, ReplyLength, ScriptedLLM
-from tests import llm_tiny
+from tests import llm_reading, llm_tiny
 from tests.llm_endpoint import Endpoint, serving
+from tests.llm_reading import Check, checker
 from voicepipe.errors import UsageError
 from voicepipe.models import path_of
 from voicepipe.protocols import Conversation, LanguageModel, Reply
@@ -93,6 +94,9 @@ async def local(llm: LocalLLM) -> AsyncIterator[Subject]:
     yield Subject(llm, history, exact=kernel is None or kernel.is_compiled)
 
 
+Talks = Check[Subject]
+
+
 @pytest.fixture(
     params=[
         pytest.param(scripted, id="scripted"),
@@ -101,33 +105,13 @@ async def local(llm: LocalLLM) -> AsyncIterator[Subject]:
         pytest.param(lambda: local(real_llm()), id="real", marks=pytest.mark.models),
     ]
 )
-def check(request: pytest.FixtureRequest) -> Callable[[Callable[[Subject], Awaitable[None]]], None]:
+def check(request: pytest.FixtureRequest) -> Talks:
     """Runs a conversation with each language model, bounded in time."""
-
-    def run(talk: Callable[[Subject], Awaitable[None]]) -> None:
-        async def main() -> None:
-            async with asyncio.timeout(60), request.param() as subject:
-                await talk(subject)
-
-        asyncio.run(main())
-
-    return run
-
-
-Check = Callable[[Callable[[Subject], Awaitable[None]]], None]
+    return checker(request.param)
 
 
 async def read(reply: Reply, n: int | None = None) -> str:
-    """Enter `reply` and read `n` deltas, or all."""
-    read_deltas: list[str] = []
-    async with reply as deltas:
-        async for delta in deltas:
-            read_deltas.append(delta)
-            if len(read_deltas) == n:
-                break
-    assert all(read_deltas), "deltas are never empty"
-    assert "".join(read_deltas) == reply.text
-    return reply.text
+    return (await llm_reading.read(reply, n)).text
 
 
 async def say(conversation: Conversation, text: str) -> str:
@@ -137,7 +121,9 @@ async def say(conversation: Conversation, text: str) -> str:
     return reply.text
 
 
-def test_an_adopted_reply_is_history_and_a_dropped_one_leaves_no_trace(check: Check) -> None:
+def test_an_adopted_reply_is_history_and_a_dropped_one_leaves_no_trace(
+    check: Talks,
+) -> None:
     async def talk(subject: Subject) -> None:
         async with subject.llm.open(SYSTEM) as conversation:
             first = await say(conversation, "hello there")
@@ -159,7 +145,7 @@ def test_an_adopted_reply_is_history_and_a_dropped_one_leaves_no_trace(check: Ch
     check(talk)
 
 
-def test_after_truncate_history_is_exactly_what_was_heard(check: Check) -> None:
+def test_after_truncate_history_is_exactly_what_was_heard(check: Talks) -> None:
     async def talk(subject: Subject) -> None:
         async with subject.llm.open(SYSTEM) as conversation:
             text = await say(conversation, "tell me something")
@@ -176,7 +162,7 @@ def test_after_truncate_history_is_exactly_what_was_heard(check: Check) -> None:
     check(talk)
 
 
-def test_truncate_without_a_reply_takes_only_nothing(check: Check) -> None:
+def test_truncate_without_a_reply_takes_only_nothing(check: Talks) -> None:
     async def talk(subject: Subject) -> None:
         async with subject.llm.open(SYSTEM) as conversation:
             conversation.truncate("")
@@ -186,7 +172,7 @@ def test_truncate_without_a_reply_takes_only_nothing(check: Check) -> None:
     check(talk)
 
 
-def test_reopen_takes_the_last_turn_out_and_gives_its_words_back(check: Check) -> None:
+def test_reopen_takes_the_last_turn_out_and_gives_its_words_back(check: Talks) -> None:
     async def talk(subject: Subject) -> None:
         async with subject.llm.open(SYSTEM) as conversation:
             assert conversation.reopen() == ""
@@ -203,7 +189,7 @@ def test_reopen_takes_the_last_turn_out_and_gives_its_words_back(check: Check) -
     check(talk)
 
 
-def test_words_without_a_reply_are_history_too(check: Check) -> None:
+def test_words_without_a_reply_are_history_too(check: Talks) -> None:
     async def talk(subject: Subject) -> None:
         async with subject.llm.open(SYSTEM) as conversation:
             conversation.add_user_text("hello")
@@ -217,7 +203,9 @@ def test_words_without_a_reply_are_history_too(check: Check) -> None:
     check(talk)
 
 
-def test_nothing_comes_after_leaving_and_only_what_was_read_is_adopted(check: Check) -> None:
+def test_nothing_comes_after_leaving_and_only_what_was_read_is_adopted(
+    check: Talks,
+) -> None:
     async def talk(subject: Subject) -> None:
         async with subject.llm.open(SYSTEM) as conversation:
             reply = conversation.reply("tell me a long story")
@@ -231,7 +219,7 @@ def test_nothing_comes_after_leaving_and_only_what_was_read_is_adopted(check: Ch
     check(talk)
 
 
-def test_the_same_context_gets_the_same_reply_again(check: Check) -> None:
+def test_the_same_context_gets_the_same_reply_again(check: Talks) -> None:
     async def talk(subject: Subject) -> None:
         async with subject.llm.open(SYSTEM) as conversation:
             held = conversation.reply("where is the station", held=True)
@@ -245,7 +233,7 @@ def test_the_same_context_gets_the_same_reply_again(check: Check) -> None:
     check(talk)
 
 
-def test_replies_may_overlap(check: Check) -> None:
+def test_replies_may_overlap(check: Talks) -> None:
     async def talk(subject: Subject) -> None:
         async with subject.llm.open(SYSTEM) as conversation:
             old, new = conversation.reply("one", held=True), conversation.reply("two")
@@ -263,7 +251,7 @@ def test_replies_may_overlap(check: Check) -> None:
     check(talk)
 
 
-def test_a_reply_adopted_late_follows_what_was_adopted_before_it(check: Check) -> None:
+def test_a_reply_adopted_late_follows_what_was_adopted_before_it(check: Talks) -> None:
     async def talk(subject: Subject) -> None:
         async with subject.llm.open(SYSTEM) as conversation:
             late = conversation.reply("two")
@@ -281,7 +269,7 @@ def test_a_reply_adopted_late_follows_what_was_adopted_before_it(check: Check) -
     check(talk)
 
 
-def test_a_reply_is_concluded_once_and_entered_once(check: Check) -> None:
+def test_a_reply_is_concluded_once_and_entered_once(check: Talks) -> None:
     async def talk(subject: Subject) -> None:
         async with subject.llm.open(SYSTEM) as conversation:
             reply = conversation.reply("hello")
@@ -295,7 +283,7 @@ def test_a_reply_is_concluded_once_and_entered_once(check: Check) -> None:
     check(talk)
 
 
-def test_a_reply_never_entered_can_be_dropped(check: Check) -> None:
+def test_a_reply_never_entered_can_be_dropped(check: Talks) -> None:
     async def talk(subject: Subject) -> None:
         async with subject.llm.open(SYSTEM) as conversation:
             conversation.reply("hello").drop()
@@ -304,7 +292,7 @@ def test_a_reply_never_entered_can_be_dropped(check: Check) -> None:
     check(talk)
 
 
-def test_conversations_at_once_never_mix(check: Check) -> None:
+def test_conversations_at_once_never_mix(check: Talks) -> None:
     questions = ["the red one", "the blue one", "the green one", "the grey one"]
 
     async def talk(subject: Subject) -> None:
@@ -327,7 +315,7 @@ def test_conversations_at_once_never_mix(check: Check) -> None:
     check(talk)
 
 
-def test_an_error_of_the_reader_leaves_unchanged_and_stops_the_reply(check: Check) -> None:
+def test_an_error_of_the_reader_leaves_unchanged_and_stops_the_reply(check: Talks) -> None:
     async def talk(subject: Subject) -> None:
         async with subject.llm.open(SYSTEM) as conversation:
             reply = conversation.reply("hello")
@@ -345,7 +333,7 @@ def test_an_error_of_the_reader_leaves_unchanged_and_stops_the_reply(check: Chec
     check(talk)
 
 
-def test_cancelling_the_reader_stops_the_reply(check: Check) -> None:
+def test_cancelling_the_reader_stops_the_reply(check: Talks) -> None:
     async def talk(subject: Subject) -> None:
         async with subject.llm.open(SYSTEM) as conversation:
             reply = conversation.reply("hello")
@@ -360,7 +348,7 @@ def test_cancelling_the_reader_stops_the_reply(check: Check) -> None:
     check(talk)
 
 
-def test_tokens_are_counted(check: Check) -> None:
+def test_tokens_are_counted(check: Talks) -> None:
     async def talk(subject: Subject) -> None:
         async with subject.llm.open(SYSTEM) as conversation:
             await say(conversation, "hello there")

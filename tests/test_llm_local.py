@@ -16,7 +16,7 @@ from stages.llm import LocalLLM, ReplyLength, Sampling
 from stages.llm.local import MAX_PREFIXES
 from stages.llm.runtime import DRAFT_SOURCES, DraftSource
 from stages.llm.step_plan import Rows
-from tests import llm_tiny
+from tests import llm_reading, llm_tiny
 from voicepipe.clock import run_virtual
 from voicepipe.errors import ComponentError, UsageError
 from voicepipe.models import path_of
@@ -40,13 +40,7 @@ def tiny(context_tokens: int = 512, *, drafts: Collection[DraftSource] = DRAFT_S
 
 
 async def read(reply: Reply, n: int | None = None) -> str:
-    seen = 0
-    async with reply as deltas:
-        async for _ in deltas:
-            seen += 1
-            if seen == n:
-                break
-    return reply.text
+    return (await llm_reading.read(reply, n)).text
 
 
 async def say(conversation: Conversation, text: str) -> Reply:

@@ -18,6 +18,7 @@ from stages.llm import LocalLLM, ReplyLength
 from stages.llm.dialogue import NO_RESULT
 from stages.llm.runtime import DRAFT_SOURCES
 from tests import llm_tiny
+from tests.llm_reading import read
 from tests.llm_tools import HANG_UP, TABLE, TAGS, TEMPLATE, TOOLS, caller, model_file
 from voicepipe.clock import run_virtual
 from voicepipe.errors import ComponentError, UsageError
@@ -31,16 +32,6 @@ CALLING, SILENT = "two of us", "for the inn"
 @functools.cache
 def tiny(tag_type: int = 3) -> LocalLLM:
     return caller(model_file(tag_type))
-
-
-async def read(reply: Reply, n: int | None = None) -> Reply:
-    seen = 0
-    async with reply as deltas:
-        async for _ in deltas:
-            seen += 1
-            if seen == n:
-                break
-    return reply
 
 
 async def say(conversation: Conversation, text: str) -> Reply:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -15,6 +14,7 @@ import pytest
 from stages.llm import LocalLLM, OpenAILLM, ScriptedCalls, ScriptedLLM
 from stages.llm.dialogue import NO_RESULT
 from tests.llm_endpoint import Answer, Endpoint, Request, serving
+from tests.llm_reading import Check, checker, read
 from tests.llm_tools import TABLE, TOOLS, caller
 from voicepipe.errors import UsageError
 from voicepipe.protocols import Conversation, LanguageModel, Reply, ToolCall, ToolSpec
@@ -119,34 +119,13 @@ async def local() -> AsyncIterator[Subject]:
     yield Subject(llm, history, "two of us")
 
 
+Talks = Check[Subject]
+
+
 @pytest.fixture(params=[scripted, remote, local])
-def check(request: pytest.FixtureRequest) -> Callable[[Callable[[Subject], Awaitable[None]]], None]:
+def check(request: pytest.FixtureRequest) -> Talks:
     """Runs a conversation with each language model, bounded in time."""
-
-    def run(talk: Callable[[Subject], Awaitable[None]]) -> None:
-        async def main() -> None:
-            async with asyncio.timeout(60), request.param() as subject:
-                await talk(subject)
-
-        asyncio.run(main())
-
-    return run
-
-
-Check = Callable[[Callable[[Subject], Awaitable[None]]], None]
-
-
-async def read(reply: Reply, n: int | None = None) -> Reply:
-    """Enter `reply` and read `n` deltas, or all."""
-    deltas_read: list[str] = []
-    async with reply as deltas:
-        async for delta in deltas:
-            deltas_read.append(delta)
-            if len(deltas_read) == n:
-                break
-    assert all(deltas_read)
-    assert "".join(deltas_read) == reply.text
-    return reply
+    return checker(request.param)
 
 
 async def called(subject: Subject, conversation: Conversation) -> Reply:
@@ -168,7 +147,7 @@ def made(reply: Reply) -> list[Entry]:
     return said + [("call", call.name) for call in reply.calls]
 
 
-def test_a_reply_may_end_with_calls_and_its_text_has_nothing_of_them(check: Check) -> None:
+def test_a_reply_may_end_with_calls_and_its_text_has_nothing_of_them(check: Talks) -> None:
     async def talk(subject: Subject) -> None:
         async with subject.llm.open(SYSTEM, TOOLS) as conversation:
             reply = conversation.reply(subject.asking)
@@ -187,7 +166,7 @@ def test_a_reply_may_end_with_calls_and_its_text_has_nothing_of_them(check: Chec
     check(talk)
 
 
-def test_calls_results_and_the_reply_to_them_are_one_turn(check: Check) -> None:
+def test_calls_results_and_the_reply_to_them_are_one_turn(check: Talks) -> None:
     async def talk(subject: Subject) -> None:
         async with subject.llm.open(SYSTEM, TOOLS) as conversation:
             first = await called(subject, conversation)
@@ -204,7 +183,7 @@ def test_calls_results_and_the_reply_to_them_are_one_turn(check: Check) -> None:
     check(talk)
 
 
-def test_a_reply_to_results_may_call_again_unless_it_must_not(check: Check) -> None:
+def test_a_reply_to_results_may_call_again_unless_it_must_not(check: Talks) -> None:
     async def talk(subject: Subject) -> None:
         async with subject.llm.open(SYSTEM, TOOLS) as conversation:
             reply = await called(subject, conversation)
@@ -223,7 +202,7 @@ def test_a_reply_to_results_may_call_again_unless_it_must_not(check: Check) -> N
     check(talk)
 
 
-def test_results_stay_when_the_reply_to_them_is_dropped(check: Check) -> None:
+def test_results_stay_when_the_reply_to_them_is_dropped(check: Talks) -> None:
     async def talk(subject: Subject) -> None:
         async with subject.llm.open(SYSTEM, TOOLS) as conversation:
             first = await called(subject, conversation)
@@ -242,7 +221,9 @@ def test_results_stay_when_the_reply_to_them_is_dropped(check: Check) -> None:
     check(talk)
 
 
-def test_a_caller_who_goes_on_leaves_calls_without_results_until_they_come(check: Check) -> None:
+def test_a_caller_who_goes_on_leaves_calls_without_results_until_they_come(
+    check: Talks,
+) -> None:
     async def talk(subject: Subject) -> None:
         async with subject.llm.open(SYSTEM, TOOLS) as conversation:
             first = await called(subject, conversation)
@@ -261,7 +242,7 @@ def test_a_caller_who_goes_on_leaves_calls_without_results_until_they_come(check
     check(talk)
 
 
-def test_a_cut_leaves_calls_and_results_as_they_are(check: Check) -> None:
+def test_a_cut_leaves_calls_and_results_as_they_are(check: Talks) -> None:
     async def talk(subject: Subject) -> None:
         async with subject.llm.open(SYSTEM, TOOLS) as conversation:
             first = await called(subject, conversation)
@@ -285,7 +266,7 @@ def test_a_cut_leaves_calls_and_results_as_they_are(check: Check) -> None:
     check(talk)
 
 
-def test_a_call_that_was_not_read_was_not_made(check: Check) -> None:
+def test_a_call_that_was_not_read_was_not_made(check: Talks) -> None:
     async def talk(subject: Subject) -> None:
         async with subject.llm.open(SYSTEM, TOOLS) as conversation:
             reply = await read(conversation.reply(subject.asking), n=1)
@@ -299,7 +280,7 @@ def test_a_call_that_was_not_read_was_not_made(check: Check) -> None:
     check(talk)
 
 
-def test_a_late_reply_to_results_goes_into_its_turn(check: Check) -> None:
+def test_a_late_reply_to_results_goes_into_its_turn(check: Talks) -> None:
     async def talk(subject: Subject) -> None:
         async with subject.llm.open(SYSTEM, TOOLS) as conversation:
             first = await called(subject, conversation)
@@ -320,7 +301,7 @@ def test_a_late_reply_to_results_goes_into_its_turn(check: Check) -> None:
     check(talk)
 
 
-def test_each_call_gets_one_result(check: Check) -> None:
+def test_each_call_gets_one_result(check: Talks) -> None:
     async def talk(subject: Subject) -> None:
         async with subject.llm.open(SYSTEM, TOOLS) as conversation:
             with pytest.raises(UsageError, match="no results to reply to"):
@@ -337,7 +318,7 @@ def test_each_call_gets_one_result(check: Check) -> None:
     check(talk)
 
 
-def test_two_tools_of_one_name_are_refused(check: Check) -> None:
+def test_two_tools_of_one_name_are_refused(check: Talks) -> None:
     async def talk(subject: Subject) -> None:
         with pytest.raises(UsageError, match="two tools are called 'book_table'"):
             async with subject.llm.open(SYSTEM, [TABLE, replace(TABLE, description="Other.")]):

@@ -14,10 +14,10 @@ from stages.llm.gguf_file import GgufFile
 from stages.llm.model_config import Family
 from stages.llm.prepare import Precision
 from stages.llm.safetensors_weights import SafetensorsWeights
-from stages.llm.transformer import KvStore, Model, Rows, load_model
+from stages.llm.transformer import Model, Rows, load_model
 from stages.llm.weights import GgufWeights
 from tests import llm_families, llm_tiny
-from tests.llm_rows import IDS, N_SLOTS, Placed, slot_orders
+from tests.llm_rows import IDS, N_SLOTS, Placed, dirty_store, slot_orders
 from voicepipe.errors import UsageError
 
 EQUAL = 1e-12
@@ -30,14 +30,6 @@ def model_of(family: Family, precision: Precision = "float64") -> Model:
     folder = Path(tempfile.mkdtemp(prefix="voicepipe-transformer-"))
     weights = SafetensorsWeights(llm_families.write_folder(folder / "model", family))
     return load_model(weights, n_positions=64, precision=precision, n_threads=1)
-
-
-def dirty_store(model: Model) -> KvStore:
-    """A store whose unwritten slots are noticed when they are read."""
-    store = model.new_store(N_SLOTS)
-    for layer in store.layers:
-        layer.fill_(torch.nan)
-    return store
 
 
 @functools.cache
