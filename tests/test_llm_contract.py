@@ -91,7 +91,7 @@ async def local(llm: LocalLLM) -> AsyncIterator[Subject]:
         return spoken[1:]
 
     kernel = llm.runtime.model.kernel
-    yield Subject(llm, history, exact=kernel is None or kernel.is_compiled)
+    yield Subject(llm, history, exact=kernel is None or kernel.kernel.kind == "compiled")
 
 
 Talks = Check[Subject]

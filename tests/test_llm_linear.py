@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from stages.llm import transformer
 from stages.llm.linear import FloatLinear, Int8Linear, saturates
 from stages.llm.opening import open_model
 from stages.llm.rotation import Rotation, hadamard, power_of_two_in
@@ -52,8 +53,12 @@ def test_full_range_activations_are_only_used_where_they_do_not_overflow() -> No
 
 
 @pytest.mark.models
-def test_int8_keeps_the_real_models_predictions() -> None:
+@pytest.mark.parametrize("may_compile", [True, False])
+def test_int8_keeps_the_real_models_predictions(
+    may_compile: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After one pass over a prompt, and token by token."""
+    monkeypatch.setattr(transformer, "fits", lambda _: may_compile)
     opened = open_model(path_of("smollm2-135m-instruct"))
     ids = opened.template.system_ids("You are a helpful assistant on a phone call.")
     ids += opened.template.user_ids("What is the capital of France?", "system")

@@ -124,7 +124,7 @@ def processor_finding(n_cpus: int, model: str, flags: frozenset[str]) -> Finding
 def compiler_finding(compiler: str | None) -> Finding:
     if compiler is None:
         advice = "apt install gcc (or your system's C compiler) and start again"
-        return Finding("compiler", "poor", "none: local language models run half as fast", advice)
+        return Finding("compiler", "poor", "none: local language models run much slower", advice)
     return Finding("compiler", "ok", compiler)
 
 

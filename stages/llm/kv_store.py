@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from stages.llm.model_config import ModelConfig
@@ -32,6 +33,8 @@ class KvStore:
         """One view a layer; its halves are `keys` and `values`."""
         self.keys = [layer[: config.n_kv_heads] for layer in self.layers]
         self.values = [layer[config.n_kv_heads :] for layer in self.layers]
+        self.addresses = np.array([layer.data_ptr() for layer in self.layers], np.uintp)
+        """Where each layer lies in memory, for compiled code."""
 
     @property
     def bytes_per_token(self) -> int:

@@ -64,11 +64,10 @@ class NativeBackend:
                 [run for rows in batch for run in rows.runs],
             )
         ]
-        pointers = np.asarray([layer.data_ptr() for layer in store.layers], np.uintp)
         step = CStep(
             *(len(ids), len(batch), len(wanted), store.n_slots, torch.get_num_threads()),
             *(array.ctypes.data for array in arrays),
-            pointers.ctypes.data,
+            store.addresses.ctypes.data,
             hidden.data_ptr(),
             scores.data_ptr(),
         )

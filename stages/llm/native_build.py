@@ -44,7 +44,7 @@ def load_native(folder: Path) -> ctypes.CDLL | None:
         return None
     compiler = c_compiler()
     if compiler is None:
-        log.info("models run on torch's operators, half as fast: there is no C compiler")
+        log.info("models run on torch's operators, slower: there is no C compiler")
         return None
     path = folder / f"decoder-{_identity(compiler)}.so"
     if path.exists():

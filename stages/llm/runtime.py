@@ -198,5 +198,5 @@ def _salt(path: Path, precision: Precision, model: Model) -> bytes:
     """Names the model and how it computes: state of one must never serve another."""
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    kernel = model.kernel.kernel.name if model.kernel else ""
+    kernel = model.kernel.kernel.kind if model.kernel else ""
     return repr((stats, precision, kernel, torch.__version__)).encode()

@@ -164,12 +164,12 @@ def load_model(
             weights.config, backend, n_positions=n_positions, n_threads=1, n_decode_threads=1
         )
     kernel = choose_kernel(compiled=fits(weights.config)) if precision == "int8" else None
-    library = native_library() if kernel and kernel.is_compiled else None
+    library = native_library() if kernel and kernel.kernel.kind == "compiled" else None
     with torch.inference_mode():
         if library is not None:
             cpu: Backend = NativeBackend(library, weights, n_positions)
         else:
-            if kernel and not kernel.is_int8:
+            if kernel and kernel.kernel.kind == "float32":
                 precision = "float32"
             preparation = Preparation(weights.config, precision)
             tensors = _prepared(preparation, weights, cache)
